@@ -1,0 +1,88 @@
+//! What becomes of a packet, and the one list of reasons and events that both sides count by.
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Goes up the host's own stack, untouched: it is not for a VIP.
+    Pass,
+    /// Goes up the host's own stack rewritten, because the next hop is not known yet: the stack
+    /// resolves it and forwards the packet.
+    PassForward,
+    /// Leaves by the interface on which it came.
+    Tx,
+    /// Leaves by the interface of this index.
+    Redirect(u32),
+    /// Ends here; the reason is counted.
+    Drop(Counter),
+}
+
+macro_rules! counters {
+    ($($kind:ident $variant:ident $name:literal $text:literal,)*) => {
+        /// What the packet program counts, per CPU: why a packet was dropped, and what else is worth
+        /// knowing. The discriminant is the index into the counter array.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Counter {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl Counter {
+            /// Every counter, in the order of its index.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The counter's name in metrics and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// One line for people.
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// Whether it counts dropped packets.
+            pub const fn is_drop(self) -> bool {
+                match self { $(Self::$variant => counters!(@ $kind),)* }
+            }
+        }
+    };
+    (@ drop) => { true };
+    (@ event) => { false };
+}
+
+counters! {
+    drop Malformed "malformed" "packet for a VIP whose TCP or UDP header is cut short or contradicts itself",
+    drop TtlExpired "ttl_expired" "TTL or hop limit of a packet for a VIP ran out here",
+    drop NoBackend "no_backend" "the service has no backend that takes new flows",
+    drop TupleTaken "tuple_taken" "every candidate already talks to this client address and port through another VIP",
+    drop NoEntry "no_entry" "no room for a flow entry, and the backend serves several VIPs so none can be told without one",
+    drop NoRoute "no_route" "the kernel has no usable route to the backend",
+    event PlacedTableFull "placed_table_full" "new flow placed without an entry: the flow table is full",
+    event PlacedInsertCap "placed_insert_cap" "new flow placed without an entry: over the cap of new entries a second",
+    event StatelessReply "stateless_reply" "reply of a flow without an entry, told by its source",
+    event AskedFib "asked_fib" "packet sent by the kernel's FIB because the backend's next hop was not known",
+    event NoNeighbour "no_neighbour" "packet handed to the stack to resolve its next hop",
+    event Stale "stale" "packet of a flow whose backend is gone: placed afresh",
+}
+
+impl Counter {
+    /// Number of counters.
+    pub const COUNT: u32 = Self::ALL.len() as u32;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_and_names_are_unique_and_in_order() {
+        let mut names = Vec::new();
+        for (i, &counter) in Counter::ALL.iter().enumerate() {
+            assert_eq!(counter as usize, i);
+            assert!(!names.contains(&counter.name()), "{}", counter.name());
+            assert!(!counter.text().is_empty());
+            names.push(counter.name());
+        }
+        assert_eq!(Counter::COUNT as usize, names.len());
+    }
+}

@@ -1,0 +1,2 @@
+//! The `lb` command.
+fn main() {}

@@ -1,0 +1,66 @@
+//! Writes to the maps, in the order in which they must be made.
+
+use lb_common::abi::{Endpoint, EndpointKey, Row, Service, ServiceKey};
+
+/// One write. The packet program reads at any time, so a list of writes is ordered: what is pointed
+/// to comes before what points to it, and is cleared after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapWrite {
+    /// Fills a backend's slot, or changes its weight or flags; the next hop is the data plane's own
+    /// knowledge and is kept.
+    Backend(BackendSlot),
+    /// Empties a backend's slot: its flows are no longer known.
+    ClearBackend {
+        /// The slot.
+        id: u32,
+    },
+    /// Writes rows of candidates into a region that no service points to yet.
+    Rows {
+        /// First row.
+        offset: u32,
+        /// The rows.
+        rows: Vec<Row>,
+    },
+    /// Creates a service or points it to other candidates, at once.
+    Service {
+        /// VIP, port and protocol.
+        key: ServiceKey,
+        /// The new value.
+        value: Service,
+    },
+    /// Removes a service: its packets pass to the host from then on.
+    RemoveService {
+        /// VIP, port and protocol.
+        key: ServiceKey,
+    },
+    /// Says where replies from a backend belong when no flow entry does.
+    Endpoint {
+        /// Address, port and protocol of the backend.
+        key: EndpointKey,
+        /// The service.
+        value: Endpoint,
+    },
+    /// Takes that back.
+    RemoveEndpoint {
+        /// Address, port and protocol of the backend.
+        key: EndpointKey,
+    },
+}
+
+/// A backend as the model knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackendSlot {
+    /// Index into the backend array.
+    pub id: u32,
+    /// Tells the slot's owners apart; never 0.
+    pub generation: u32,
+    /// Address, network byte order; IPv4 mapped.
+    pub addr: [u32; 4],
+    /// Port, network byte order.
+    pub port: u16,
+    /// Weight, 1 to 65,535.
+    pub weight: u32,
+    /// No other service has a backend at this address, port and protocol
+    /// ([`STATELESS`](lb_common::abi::backend_flags::STATELESS)).
+    pub stateless: bool,
+}
