@@ -26,6 +26,34 @@ pub const NO_BACKEND: u32 = u32::MAX;
 /// CPUs that the packet program can sum loads over.
 pub const MAX_CPUS: u32 = 256;
 
+/// What NAT writes into a packet: another address and port at one end, and what that does to the
+/// checksums ([`csum::Delta`](crate::csum::Delta)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Change<const N: usize> {
+    /// Address to write, network byte order.
+    pub addr: [u32; N],
+    /// Port to write, network byte order.
+    pub port: u16,
+    /// The change of the TCP or UDP checksum by address and port.
+    pub l4_delta: u16,
+    /// The change of the IPv4 header checksum by the address and one TTL step. IPv6 has none.
+    pub ip_delta: u16,
+    /// Unused; zero.
+    pub reserved: u16,
+}
+
+impl<const N: usize> Change<N> {
+    /// A change that is still to be filled in.
+    pub const EMPTY: Self = Self {
+        addr: [0; N],
+        port: 0,
+        l4_delta: 0,
+        ip_delta: 0,
+        reserved: 0,
+    };
+}
+
 /// What the packet program knows of a flow, in one direction.
 ///
 /// A NAT flow has two, made together and ended together: one for the packets to the VIP and one for
@@ -43,16 +71,8 @@ pub struct FlowEntry<const N: usize> {
     pub backend: u32,
     /// Generation of that backend's slot when the flow was made. Another one there: the flow is gone.
     pub generation: u32,
-    /// Address to write, network byte order.
-    pub addr: [u32; N],
-    /// Port to write, network byte order.
-    pub port: u16,
-    /// What address and port change in the TCP or UDP checksum ([`csum::Delta`](crate::csum::Delta)).
-    pub l4_delta: u16,
-    /// What the address and one TTL step change in the IPv4 header checksum. IPv6 has none: 0.
-    pub ip_delta: u16,
-    /// Unused; zero.
-    pub reserved: u16,
+    /// What to write into each packet.
+    pub change: Change<N>,
     /// First 12 bytes of the Ethernet header of a reply: the client's last hop as destination, the
     /// balancer's interface as source. In a forward entry the same, to notice a change.
     pub hop: [u32; 3],
@@ -135,7 +155,7 @@ pub struct Backend {
     pub hop: [u32; 3],
     /// Interface to send on.
     pub hop_ifindex: u32,
-    /// Address, network byte order; IPv4 in the first word.
+    /// Address, network byte order; IPv4 as an IPv4-mapped address.
     pub addr: [u32; 4],
     /// Share relative to the service's other backends, 1 to 65,535.
     pub weight: u32,
@@ -240,9 +260,14 @@ pub struct Settings {
     pub cpus: u32,
     /// New flow entries a CPU may make in one tick.
     pub inserts_per_tick: u32,
+    /// For how many ticks after the last packet placed without an entry a reply without one may be
+    /// told by its source.
+    pub stateless_ticks: u32,
+    /// Unused; zero.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<Settings>() == 96);
+const _: () = assert!(size_of::<Settings>() == 104);
 
 #[cfg(feature = "user")]
 mod pod {

@@ -63,6 +63,8 @@ pub const UDP: u8 = 17;
 
 /// Length of a TCP header without options.
 pub const TCP_LEN: usize = TcpHdr::LEN;
+/// Offset of the byte with the data offset, in its high half.
+pub const TCP_DATA_OFFSET: usize = 12;
 /// Offset of the byte with the flags.
 pub const TCP_FLAGS: usize = 13;
 /// Offset of the checksum.
@@ -76,6 +78,8 @@ pub const TCP_RST: u8 = 0x04;
 /// ACK, in [`TCP_FLAGS`].
 pub const TCP_ACK: u8 = 0x10;
 
+/// Offset of the length of header and data.
+pub const UDP_LENGTH: usize = offset_of!(UdpHdr, len);
 /// Length of a UDP header.
 pub const UDP_LEN: usize = UdpHdr::LEN;
 /// Offset of the checksum.

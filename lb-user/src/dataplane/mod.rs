@@ -1,4 +1,295 @@
 //! The packet program in the kernel: loading, attaching, maps, next hops. The only user of BPF and
 //! netlink.
 
+mod attach;
+mod backends;
+mod bpf;
+mod clock;
+mod error;
+mod flows;
+mod load;
+pub mod netlink;
+mod nexthop;
 pub mod object;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use aya::{
+    Ebpf,
+    maps::{Array, HashMap as BpfHashMap, MapData, PerCpuArray, PerCpuValues},
+};
+use lb_common::{
+    abi::{Correction, Endpoint, EndpointKey, LoadCell, Published, Row, Service, ServiceKey},
+    verdict::Counter,
+};
+
+pub use self::{
+    attach::{AttachedMode, Attachment, XdpMode},
+    backends::{NextHop, ip},
+    clock::Clock,
+    error::Error,
+    flows::{Flow, FlowCount, FlowState, FlowTable, FlowTables},
+    load::{MapMemory, Options, ProgramInfo},
+};
+use self::{
+    backends::Backends,
+    load::{Maps, map_error},
+    nexthop::{NextHops, lock},
+};
+use crate::model::change::MapWrite;
+
+/// What the CPUs have counted for a backend, summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendLoad {
+    /// Slot.
+    pub id: u32,
+    /// Flows in flight, corrections included.
+    pub in_flight: u64,
+    /// Flows opened.
+    pub opened: u64,
+    /// Flows closed at the NIC; those that expired are not among them.
+    pub closed: u64,
+    /// Packets from clients.
+    pub packets_in: u64,
+    /// Bytes from clients.
+    pub bytes_in: u64,
+    /// Packets to clients.
+    pub packets_out: u64,
+    /// Bytes to clients.
+    pub bytes_out: u64,
+}
+
+/// The loaded packet program. Dropping it detaches the program from every interface.
+pub struct Dataplane {
+    // Dropped in this order: the thread first, then links and maps.
+    next_hops: NextHops,
+    ebpf: Ebpf,
+    attachments: Vec<Attachment>,
+    backends: Arc<Mutex<Backends>>,
+    maps: Maps,
+    options: Options,
+}
+
+impl Dataplane {
+    /// Loads program and maps. Nothing is attached yet.
+    pub fn load(options: &Options) -> Result<Self, Error> {
+        let (ebpf, maps, backends, devices) = load::load(options)?;
+        let backends = Arc::new(Mutex::new(backends));
+        Ok(Self {
+            next_hops: NextHops::start(Arc::clone(&backends), devices)?,
+            ebpf,
+            attachments: Vec::new(),
+            backends,
+            maps,
+            options: options.clone(),
+        })
+    }
+
+    /// The options that the program was loaded with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Attaches the program to an interface. It is attached, or nothing has changed.
+    pub fn attach(&mut self, interface: &str, mode: XdpMode) -> Result<Attachment, Error> {
+        let attachment = attach::attach(&mut self.ebpf, interface, mode)?;
+        self.attachments.push(attachment.clone());
+        self.maps
+            .devices
+            .insert(attachment.ifindex, attachment.ifindex, None, 0)
+            .map_err(|e| Error::map("DEVICES", e))?;
+        Ok(attachment)
+    }
+
+    /// Where the program is attached.
+    pub fn attachments(&self) -> &[Attachment] {
+        &self.attachments
+    }
+
+    /// Makes the writes in their order. After an error the ones before it stand; the lists are made
+    /// so that this leaves every service with backends that exist.
+    pub fn write(&mut self, writes: &[MapWrite]) -> Result<(), Error> {
+        let result = writes.iter().try_for_each(|write| self.write_one(write));
+        self.next_hops.wake();
+        result
+    }
+
+    fn write_one(&mut self, write: &MapWrite) -> Result<(), Error> {
+        let maps = &mut self.maps;
+        match write {
+            MapWrite::Backend(slot) => lock(&self.backends).set(*slot),
+            MapWrite::ClearBackend { id } => lock(&self.backends).clear(*id),
+            MapWrite::Rows { offset, rows } => {
+                for (i, row) in (*offset..).zip(rows) {
+                    maps.rows
+                        .set(i, row, 0)
+                        .map_err(|e| Error::map("ROWS", e))?;
+                }
+                Ok(())
+            }
+            MapWrite::Service { key, value } => maps
+                .services
+                .insert(key, value, 0)
+                .map_err(|e| map_error("SERVICES", self.options.max_services, "max_services", e)),
+            MapWrite::RemoveService { key } => remove(&mut maps.services, key, "SERVICES"),
+            MapWrite::Endpoint { key, value } => maps
+                .endpoints
+                .insert(key, value, 0)
+                .map_err(|e| map_error("ENDPOINTS", self.options.max_backends, "max_backends", e)),
+            MapWrite::RemoveEndpoint { key } => remove(&mut maps.endpoints, key, "ENDPOINTS"),
+        }
+    }
+
+    /// All counters, summed over CPUs.
+    pub fn counters(&self) -> Result<Vec<(Counter, u64)>, Error> {
+        Counter::ALL
+            .iter()
+            .map(|&counter| {
+                let cells = self
+                    .maps
+                    .counters
+                    .get(&(counter as u32), 0)
+                    .map_err(|e| Error::map("COUNTERS", e))?;
+                Ok((counter, cells.iter().sum()))
+            })
+            .collect()
+    }
+
+    /// The loads of backends, given as slot and generation.
+    pub fn loads(&self, slots: &[(u32, u32)]) -> Result<Vec<BackendLoad>, Error> {
+        slots
+            .iter()
+            .map(|&(id, generation)| {
+                let cells = self.maps.loads.cells(id)?;
+                let correction = self.maps.loads.correction(id)?;
+                Ok(sum(id, generation, &cells, &correction))
+            })
+            .collect()
+    }
+
+    /// The load maps, on file descriptors of their own.
+    pub fn load_maps(&self) -> Result<LoadMaps, Error> {
+        self.maps.loads.reopen()
+    }
+
+    /// The next hop of each backend slot that has one.
+    pub fn next_hops(&self) -> HashMap<u32, NextHop> {
+        lock(&self.backends)
+            .iter()
+            .filter_map(|(slot, hop)| hop.map(|hop| (slot.id, hop)))
+            .collect()
+    }
+
+    /// The flow tables, on file descriptors of their own.
+    pub fn flow_tables(&self) -> Result<FlowTables, Error> {
+        self.maps.flow_tables()
+    }
+
+    /// The size of every map.
+    pub fn memory(&self) -> Result<Vec<MapMemory>, Error> {
+        load::memory(&self.maps)
+    }
+
+    /// The program, as the kernel has it.
+    pub fn program(&self) -> Result<ProgramInfo, Error> {
+        load::program_info(&self.ebpf)
+    }
+
+    /// The loaded object, for test runs of its programs.
+    #[cfg(feature = "testbed")]
+    pub fn ebpf(&self) -> &Ebpf {
+        &self.ebpf
+    }
+
+    /// Sets a backend's next hop by hand, for test runs, where there is no network.
+    #[cfg(feature = "testbed")]
+    pub fn set_next_hop(
+        &self,
+        id: u32,
+        generation: u32,
+        hop: Option<NextHop>,
+    ) -> Result<bool, Error> {
+        lock(&self.backends).set_hop(id, generation, hop)
+    }
+}
+
+fn remove<K: aya::Pod, V: aya::Pod>(
+    map: &mut BpfHashMap<MapData, K, V>,
+    key: &K,
+    name: &'static str,
+) -> Result<(), Error> {
+    match map.remove(key) {
+        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+        Err(e) => Err(Error::map(name, e)),
+    }
+}
+
+/// Sums what the CPUs counted for one backend.
+pub fn sum(
+    id: u32,
+    generation: u32,
+    cells: &PerCpuValues<LoadCell>,
+    correction: &Correction,
+) -> BackendLoad {
+    let mut load = BackendLoad {
+        id,
+        ..BackendLoad::default()
+    };
+    let mut in_flight = correction.of(generation);
+    for cell in cells.iter().filter(|cell| cell.generation == generation) {
+        in_flight += cell.in_flight(generation);
+        load.opened = load.opened.wrapping_add(cell.opened);
+        load.closed = load.closed.wrapping_add(cell.closed);
+        load.packets_in = load.packets_in.wrapping_add(cell.packets_in);
+        load.bytes_in = load.bytes_in.wrapping_add(cell.bytes_in);
+        load.packets_out = load.packets_out.wrapping_add(cell.packets_out);
+        load.bytes_out = load.bytes_out.wrapping_add(cell.bytes_out);
+    }
+    load.in_flight = lb_common::load::clamp(in_flight);
+    load
+}
+
+/// The load maps: what CPUs counted, what the agent adds, what it publishes.
+pub struct LoadMaps {
+    ids: Vec<(&'static str, u32)>,
+    cells: PerCpuArray<MapData, LoadCell>,
+    corrections: Array<MapData, Correction>,
+    peers: PerCpuArray<MapData, Published>,
+}
+
+impl LoadMaps {
+    /// What each CPU has counted for a slot.
+    pub fn cells(&self, id: u32) -> Result<PerCpuValues<LoadCell>, Error> {
+        self.cells.get(&id, 0).map_err(|e| Error::map("LOAD", e))
+    }
+
+    /// What is added to a slot's in-flight count.
+    pub fn correction(&self, id: u32) -> Result<Correction, Error> {
+        self.corrections
+            .get(&id, 0)
+            .map_err(|e| Error::map("CORRECTION", e))
+    }
+
+    /// Sets what is added to a slot's in-flight count. The agent is the only writer.
+    pub fn set_correction(&mut self, id: u32, correction: Correction) -> Result<(), Error> {
+        self.corrections
+            .set(id, correction, 0)
+            .map_err(|e| Error::map("CORRECTION", e))
+    }
+
+    /// Tells every CPU what all CPUs together have in flight.
+    pub fn publish(&mut self, id: u32, views: Vec<Published>) -> Result<(), Error> {
+        let views = PerCpuValues::try_from(views).map_err(|e| Error::map("PEERS", e))?;
+        self.peers
+            .set(id, views, 0)
+            .map_err(|e| Error::map("PEERS", e))
+    }
+}
+
+// The types of the maps that `load` opens, in one place.
+type Services = BpfHashMap<MapData, ServiceKey, Service>;
+type Endpoints = BpfHashMap<MapData, EndpointKey, Endpoint>;
+type Rows = Array<MapData, Row>;
