@@ -4,8 +4,10 @@
 //! for sockets and configs are held by file descriptors only, and child processes die with the
 //! thread that started them. So several beds can also stand side by side.
 
+pub mod agent;
 pub mod bytes;
 pub mod client;
+pub mod demo;
 pub mod harness;
 pub mod netns;
 pub mod offload;
@@ -13,3 +15,4 @@ pub mod scratch;
 pub mod server;
 pub mod topology;
 pub mod traffic;
+pub mod world;

@@ -1,0 +1,293 @@
+//! The real `lb` in a namespace: the agent, and the command line against its socket.
+
+use crate::{netns::Netns, scratch::Scratch};
+use anyhow::{Context as _, Result, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    env,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Output, Stdio},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Longer than starting or stopping takes on the slowest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const READY: &str = "lb: ready";
+
+/// The `lb` binary of this build.
+///
+/// Under cargo it is built first, which takes no time when it is up to date: a test package's build
+/// alone does not include it. Otherwise it is `LB_BIN`, or stands beside this executable.
+pub fn binary() -> Result<&'static Path> {
+    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    BINARY
+        .get_or_init(|| find_binary().map_err(|e| format!("{e:#}")))
+        .as_deref()
+        .map_err(|e| anyhow::anyhow!("{e}"))
+}
+
+fn find_binary() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("LB_BIN") {
+        return Ok(path.into());
+    }
+    let executable = env::current_exe().context("cannot tell where this executable is")?;
+    // target/PROFILE/demo or target/PROFILE/deps/e2e-HASH
+    let profile = executable
+        .ancestors()
+        .skip(1)
+        .find(|directory| !directory.ends_with("deps"))
+        .context("this executable is in no directory")?;
+    let binary = profile.join("lb");
+    if let Some(cargo) = env::var_os("CARGO") {
+        let mut build = Command::new(cargo);
+        // With this package, so that features are as in its own build and nothing is built twice.
+        build
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "lb-user",
+                "--package",
+                "lb-tests",
+            ])
+            .args(["--bin", "lb"]);
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        if let Some(target) = profile.parent() {
+            build.arg("--target-dir").arg(target);
+        }
+        let status = build.status().context("cannot run cargo to build lb")?;
+        ensure!(status.success(), "cargo could not build lb: see above");
+    }
+    ensure!(
+        binary.is_file(),
+        "there is no {}: build it with `cargo build --package lb-user`, or set LB_BIN",
+        binary.display()
+    );
+    Ok(binary)
+}
+
+/// A running agent. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Agent {
+    netns: Netns,
+    socket: PathBuf,
+    child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+/// How to start an agent.
+#[derive(Clone, Debug)]
+pub struct Start<'a> {
+    /// Where.
+    pub netns: &'a Netns,
+    /// Interfaces to attach to.
+    pub interfaces: &'a [String],
+    /// The control socket.
+    pub socket: PathBuf,
+    /// The config file, if any.
+    pub config: Option<PathBuf>,
+}
+
+impl Start<'_> {
+    /// The command `lb run`.
+    pub fn command(&self) -> Result<Command> {
+        let mut command = self.netns.command(binary()?);
+        command.arg("run").arg("--socket").arg(&self.socket);
+        for interface in self.interfaces {
+            command.args(["--interface", interface]);
+        }
+        command.args(["--xdp-mode", "native"]);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        command.env_remove("LB_SOCKET").stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// Runs an agent that is expected not to start, and returns what it said.
+    pub fn expect_refusal(&self) -> Result<String> {
+        let output = self.command()?.output().context("cannot run lb")?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            output.status.code() == Some(1),
+            "lb run was to be refused, but ended with {}: {said}",
+            output.status
+        );
+        Ok(said)
+    }
+}
+
+impl Agent {
+    /// Starts an agent with a config, and waits until it is ready.
+    pub fn start(
+        scratch: &Scratch,
+        netns: &Netns,
+        interfaces: &[String],
+        config: &str,
+    ) -> Result<Self> {
+        Self::spawn(&Start {
+            netns,
+            interfaces,
+            socket: scratch.path("lb.sock"),
+            config: Some(scratch.write("lb.toml", config)?),
+        })
+    }
+
+    /// Starts an agent, and waits until it is ready.
+    pub fn spawn(start: &Start<'_>) -> Result<Self> {
+        let mut child = start
+            .command()?
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot run lb")?;
+        let stderr = child.stderr.take().context("no stderr")?;
+        let log = Arc::new(Mutex::new(String::new()));
+        let (line_sender, lines) = mpsc::channel();
+        let kept = Arc::clone(&log);
+        thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                lock(&kept).push_str(&format!("{line}\n"));
+                // Nobody listens once the agent is ready.
+                drop(line_sender.send(line));
+            }
+        });
+        let mut agent = Self {
+            netns: start.netns.clone(),
+            socket: start.socket.clone(),
+            child,
+            log,
+        };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(READY) => return Ok(agent),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("lb did not get ready. It said:\n{}", agent.log())
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    let status = agent.child.wait()?;
+                    bail!("lb ended with {status}. It said:\n{}", agent.log())
+                }
+            }
+        }
+    }
+
+    /// What it has said so far.
+    pub fn log(&self) -> String {
+        lock(&self.log).clone()
+    }
+
+    /// Its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Runs `lb` with these arguments against the agent's socket.
+    pub fn lb(&self, args: &[&str]) -> Result<Output> {
+        self.netns
+            .command(binary()?)
+            .args(args)
+            .arg("--socket")
+            .arg(&self.socket)
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot run lb")
+    }
+
+    /// Runs `lb`, which is to succeed, and returns what it prints.
+    pub fn ok(&self, args: &[&str]) -> Result<String> {
+        let output = self.lb(args)?;
+        ensure!(
+            output.status.success(),
+            "lb {} failed ({}): {}",
+            args.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Runs `lb` with `--json`, and returns what it prints.
+    pub fn json(&self, args: &[&str]) -> Result<serde_json::Value> {
+        let text = self.ok(&[args, &["--json"]].concat())?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("lb {} --json printed no JSON: {text}", args.join(" ")))
+    }
+
+    /// Runs `lb`, which is to be refused, and returns what it says.
+    pub fn refused(&self, args: &[&str]) -> Result<String> {
+        let output = self.lb(args)?;
+        ensure!(
+            output.status.code() == Some(1),
+            "lb {} was to be refused, but ended with {}",
+            args.join(" "),
+            output.status
+        );
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(self.pid(), signal)?)
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> Result<ExitStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                bail!("lb did not end. It said:\n{}", self.log());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Stops it as an init system does, and checks that it ends well.
+    pub fn stop(mut self) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        let status = self.wait()?;
+        ensure!(
+            status.success(),
+            "lb ended with {status} on SIGTERM. It said:\n{}",
+            self.log()
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Errors: it has ended by itself.
+        drop(self.child.kill());
+        drop(self.child.wait());
+        if thread::panicking() {
+            eprintln!("lb said:\n{}", self.log());
+        }
+    }
+}
+
+fn lock(log: &Mutex<String>) -> MutexGuard<'_, String> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
