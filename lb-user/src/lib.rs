@@ -6,4 +6,5 @@
 //! (what is read from and published to the load maps).
 
 pub mod dataplane;
+pub mod load;
 pub mod model;

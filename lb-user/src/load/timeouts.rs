@@ -1,0 +1,107 @@
+//! When a flow is over for want of packets.
+
+use std::time::Duration;
+
+use lb_common::flow::state;
+
+use crate::dataplane::Clock;
+
+/// How long a flow may be idle, by how far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP: the handshake is not complete.
+    pub embryonic: Duration,
+    /// TCP: established.
+    pub established: Duration,
+    /// TCP: one side has sent FIN; the other may still be sending.
+    pub half_closed: Duration,
+    /// TCP: ended. The entry stays this long for the last packets of both sides.
+    pub closing: Duration,
+    /// UDP.
+    pub udp: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            embryonic: Duration::from_secs(10),
+            established: Duration::from_secs(3600),
+            half_closed: Duration::from_secs(60),
+            closing: Duration::from_secs(10),
+            udp: Duration::from_secs(60),
+        }
+    }
+}
+
+/// [`Timeouts`] in the packet program's ticks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TickTimeouts {
+    embryonic: u32,
+    established: u32,
+    half_closed: u32,
+    closing: u32,
+    udp: u32,
+}
+
+impl TickTimeouts {
+    pub fn new(timeouts: &Timeouts, clock: &Clock) -> Self {
+        Self {
+            embryonic: clock.ticks(timeouts.embryonic),
+            established: clock.ticks(timeouts.established),
+            half_closed: clock.ticks(timeouts.half_closed),
+            closing: clock.ticks(timeouts.closing),
+            udp: clock.ticks(timeouts.udp),
+        }
+    }
+
+    /// How many ticks a flow of this protocol with these state bits may be idle.
+    pub fn of(&self, proto: u32, bits: u32) -> u32 {
+        if proto != u32::from(lb_common::wire::TCP) {
+            self.udp
+        } else if bits & state::CLOSED != 0 {
+            self.closing
+        } else if bits & state::FIN_BOTH != 0 {
+            self.half_closed
+        } else if bits & state::ESTABLISHED != 0 {
+            self.established
+        } else {
+            self.embryonic
+        }
+    }
+
+    /// The longest of them: a reply entry that is idle for longer is no flow's any more.
+    pub fn longest(&self) -> u32 {
+        self.embryonic
+            .max(self.established)
+            .max(self.half_closed)
+            .max(self.closing)
+            .max(self.udp)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TICKS: TickTimeouts = TickTimeouts {
+        embryonic: 10,
+        established: 3600,
+        half_closed: 60,
+        closing: 11,
+        udp: 61,
+    };
+
+    #[test]
+    fn by_how_far_the_flow_has_come() {
+        let tcp = |bits| TICKS.of(6, bits);
+        assert_eq!(tcp(0), 10);
+        assert_eq!(tcp(state::REPLIED), 10);
+        assert_eq!(tcp(state::REPLIED | state::ESTABLISHED), 3600);
+        assert_eq!(tcp(state::ESTABLISHED | state::FIN_CLIENT), 60);
+        assert_eq!(tcp(state::ESTABLISHED | state::FIN_BACKEND), 60);
+        assert_eq!(tcp(state::FIN_BOTH | state::CLOSED), 11);
+        assert_eq!(tcp(state::CLOSED), 11);
+        assert_eq!(TICKS.of(17, state::ESTABLISHED), 61);
+        assert_eq!(TICKS.longest(), 3600);
+    }
+}
