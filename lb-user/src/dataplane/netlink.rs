@@ -65,6 +65,8 @@ pub struct Neighbour {
     pub addr: IpAddr,
     /// MAC address.
     pub mac: [u8; 6],
+    /// It needs no resolving: it is static, or the interface has no address resolution.
+    pub fixed: bool,
 }
 
 /// A netlink socket for requests.
@@ -241,6 +243,9 @@ impl Netlink {
 
     /// Has the kernel resolve or confirm a neighbour (`NTF_USE`, see rtnetlink(7) and
     /// `include/uapi/linux/neighbour.h`), as if a packet were sent to it. Returns at once.
+    ///
+    /// Not for a [`fixed`](Neighbour::fixed) neighbour: since Linux 5.16 the kernel makes a permanent
+    /// entry an ordinary one that is yet to be resolved.
     pub fn resolve(&mut self, ifindex: u32, addr: IpAddr) -> Result<(), Error> {
         let mut message = NeighbourMessage::default();
         message.header.ifindex = ifindex;
@@ -369,6 +374,10 @@ fn neighbour(answer: &RouteNetlinkMessage) -> Option<Neighbour> {
         ifindex: message.header.ifindex,
         addr: addr?,
         mac: mac?,
+        fixed: matches!(
+            message.header.state,
+            NeighbourState::Permanent | NeighbourState::Noarp
+        ),
     })
 }
 

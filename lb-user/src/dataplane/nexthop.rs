@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use super::{
     Error,
     backends::{Backends, NextHop, ip},
-    netlink::{Changes, Netlink},
+    netlink::{Changes, Neighbour, Netlink},
 };
 
 /// How often neighbours are confirmed although nothing changed: packets that bypass the kernel's
@@ -157,11 +157,11 @@ impl Follower {
             .into_iter()
             .map(|link| (link.ifindex, link.mac))
             .collect();
-        let neighbours: HashMap<(u32, IpAddr), [u8; 6]> = self
+        let neighbours: HashMap<(u32, IpAddr), Neighbour> = self
             .netlink
             .neighbours()?
             .into_iter()
-            .map(|n| ((n.ifindex, n.addr), n.mac))
+            .map(|n| ((n.ifindex, n.addr), n))
             .collect();
         let mut complete = true;
         let now = Instant::now();
@@ -174,19 +174,20 @@ impl Follower {
                 && !local
             {
                 let key = (route.ifindex, route.next);
-                hop = neighbours.get(&key).zip(links.get(&route.ifindex)).map(
-                    |(&destination, &source)| NextHop {
+                let neighbour = neighbours.get(&key);
+                hop = neighbour
+                    .zip(links.get(&route.ifindex))
+                    .map(|(neighbour, &source)| NextHop {
                         ifindex: route.ifindex,
-                        destination,
+                        destination: neighbour.mac,
                         source,
-                    },
-                );
+                    });
                 let every = if hop.is_some() { CONFIRM } else { RETRY };
                 let due = self
                     .confirmed
                     .get(&key)
                     .is_none_or(|&asked| now.duration_since(asked) + SETTLE >= every);
-                if due {
+                if due && !neighbour.is_some_and(|neighbour| neighbour.fixed) {
                     self.confirmed.insert(key, now);
                     if let Err(e) = self.netlink.resolve(key.0, key.1) {
                         debug!("{e}");
