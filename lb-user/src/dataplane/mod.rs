@@ -21,6 +21,7 @@ use aya::{
     Ebpf,
     maps::{Array, HashMap as BpfHashMap, MapData, PerCpuArray, PerCpuValues},
 };
+use aya_log::EbpfLogger;
 use lb_common::{
     abi::{Correction, Endpoint, EndpointKey, LoadCell, Published, Row, Service, ServiceKey},
     verdict::Counter,
@@ -40,6 +41,9 @@ use self::{
     nexthop::{NextHops, lock},
 };
 use crate::model::change::MapWrite;
+
+/// Log records from the packet program; readable when there are some.
+pub type PacketLog = EbpfLogger<&'static dyn log::Log>;
 
 /// What the CPUs have counted for a backend, summed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,6 +195,17 @@ impl Dataplane {
     /// The size of every map.
     pub fn memory(&self) -> Result<Vec<MapMemory>, Error> {
         load::memory(&self.maps)
+    }
+
+    /// The packet program's log, for whoever will pass its records on to [`mod@log`]. `None` unless it was
+    /// loaded with [`Options::debug`].
+    pub fn take_log(&mut self) -> Result<Option<PacketLog>, Error> {
+        if !self.options.debug {
+            return Ok(None);
+        }
+        EbpfLogger::init(&mut self.ebpf)
+            .map(Some)
+            .map_err(|e| Error::map("AYA_LOGS", e))
     }
 
     /// The program, as the kernel has it.
