@@ -295,13 +295,25 @@ fn an_endpoint_of_two_services_tells_nothing() {
     let (mut state, mut maps) = (State::new(LIMITS, 1), Maps::default());
     let a = service("192.0.2.1:80", &[("10.0.0.1:80", 1)]);
     let b = service("192.0.2.2:80", &[("10.0.0.1:80", 1)]);
-    step(&mut state, &mut maps, &spec(&[a.clone()]), 0, drain);
+    step(
+        &mut state,
+        &mut maps,
+        &spec(std::slice::from_ref(&a)),
+        0,
+        drain,
+    );
     assert_eq!(maps.endpoints.len(), 1);
     let writes = step(&mut state, &mut maps, &spec(&[a.clone(), b]), 0, drain);
     assert!(matches!(writes[0], MapWrite::Backend(slot) if !slot.stateless));
     assert!(matches!(writes[1], MapWrite::RemoveEndpoint { .. }));
     assert_eq!(maps.endpoints.len(), 0);
-    step(&mut state, &mut maps, &spec(&[a.clone()]), 0, drain);
+    step(
+        &mut state,
+        &mut maps,
+        &spec(std::slice::from_ref(&a)),
+        0,
+        drain,
+    );
     assert_eq!(maps.endpoints.len(), 0, "flows of the other remain");
     step(&mut state, &mut maps, &spec(&[a]), 0, cut);
     assert_eq!(maps.endpoints.len(), 1);
