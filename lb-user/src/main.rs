@@ -1,2 +1,9 @@
 //! The `lb` command.
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    lb_user::cli::Cli::parse().execute()
+}

@@ -1,0 +1,152 @@
+//! The data plane in the kernel, in the terms of the control socket.
+
+use std::collections::HashMap;
+
+use nix::net::if_::if_indextoname;
+
+use super::datapath::{Datapath, DatapathError, FlowCounter, FlowLister};
+use crate::{
+    control::api::{Attachment, CounterValue, Flow, FlowTable, Flows, Load, Map, NextHop, Program},
+    dataplane::{self, Dataplane, FlowState},
+    model::{addr::Protocol, change::MapWrite},
+};
+
+impl Datapath for Dataplane {
+    fn write(&mut self, writes: &[MapWrite]) -> Result<(), DatapathError> {
+        Ok(self.write(writes)?)
+    }
+
+    fn loads(&self, slots: &[(u32, u32)]) -> Result<Vec<Load>, DatapathError> {
+        let loads = self.loads(slots)?;
+        Ok(loads
+            .into_iter()
+            .map(|load| Load {
+                in_flight: load.in_flight,
+                opened: load.opened,
+                closed: load.closed,
+                packets_in: load.packets_in,
+                bytes_in: load.bytes_in,
+                packets_out: load.packets_out,
+                bytes_out: load.bytes_out,
+            })
+            .collect())
+    }
+
+    fn counters(&self) -> Result<Vec<CounterValue>, DatapathError> {
+        let counters = self.counters()?;
+        Ok(counters
+            .into_iter()
+            .map(|(counter, value)| CounterValue {
+                name: counter.name().to_owned(),
+                text: counter.text().to_owned(),
+                drop: counter.is_drop(),
+                value,
+            })
+            .collect())
+    }
+
+    fn next_hops(&self) -> HashMap<u32, NextHop> {
+        let hops = self.next_hops().into_iter();
+        hops.map(|(id, hop)| (id, next_hop(hop))).collect()
+    }
+
+    fn attachments(&self) -> Vec<Attachment> {
+        self.attachments()
+            .iter()
+            .map(|attachment| Attachment {
+                interface: attachment.interface.clone(),
+                ifindex: attachment.ifindex,
+                mode: attachment.mode.name().to_owned(),
+                note: attachment.note.clone(),
+            })
+            .collect()
+    }
+
+    fn program(&self) -> Result<Program, DatapathError> {
+        let program = self.program()?;
+        Ok(Program {
+            id: program.id,
+            name: program.name,
+            jited_bytes: program.jited_bytes.into(),
+            verified_instructions: program.verified_instructions,
+        })
+    }
+
+    fn maps(&self) -> Result<Vec<Map>, DatapathError> {
+        let maps = self.memory()?;
+        Ok(maps
+            .into_iter()
+            .map(|map| Map {
+                name: map.name.to_owned(),
+                max_entries: map.max_entries,
+                key_bytes: map.key_size,
+                value_bytes: map.value_size,
+                bytes: map.bytes,
+            })
+            .collect())
+    }
+
+    fn flow_lister(&self) -> Result<FlowLister, DatapathError> {
+        let tables = self.flow_tables()?;
+        Ok(Box::new(move |limit| {
+            // One more than asked for tells whether there are more.
+            let mut flows = tables.list(limit.saturating_add(1))?;
+            let more = flows.len() > limit;
+            flows.truncate(limit);
+            Ok(Flows {
+                flows: flows.into_iter().filter_map(flow).collect(),
+                more,
+            })
+        }))
+    }
+
+    fn flow_counter(&self) -> Result<FlowCounter, DatapathError> {
+        let tables = self.flow_tables()?;
+        let limit = u64::from(self.options().flow_table_size);
+        Ok(Box::new(move || {
+            let count = tables.count()?;
+            let table = |family: &str, entries| FlowTable {
+                family: family.to_owned(),
+                entries,
+                limit,
+            };
+            Ok(vec![
+                table("ipv4", count.entries4),
+                table("ipv6", count.entries6),
+            ])
+        }))
+    }
+}
+
+fn next_hop(hop: dataplane::NextHop) -> NextHop {
+    // An interface that has gone since has only its index left.
+    let interface = if_indextoname(hop.ifindex).map_or_else(
+        |_| hop.ifindex.to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    );
+    let [a, b, c, d, e, f] = hop.destination;
+    NextHop {
+        interface,
+        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+    }
+}
+
+/// A flow, if it is of a protocol that there can be flows of.
+fn flow(flow: dataplane::Flow) -> Option<Flow> {
+    let protocol = Protocol::from_number(flow.protocol)?;
+    let state = match (protocol, flow.state) {
+        (Protocol::Udp, FlowState::Embryonic) => "unanswered",
+        (_, FlowState::Embryonic) => "embryonic",
+        (_, FlowState::Established) => "established",
+        (_, FlowState::HalfClosed) => "half-closed",
+        (_, FlowState::Closed) => "closed",
+    };
+    Some(Flow {
+        protocol,
+        client: flow.client,
+        vip: flow.vip,
+        backend: flow.backend,
+        state: state.to_owned(),
+        idle_ms: u64::try_from(flow.idle.as_millis()).unwrap_or(u64::MAX),
+    })
+}

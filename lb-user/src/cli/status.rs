@@ -1,0 +1,20 @@
+//! `lb status`: the agent, its data plane and its services.
+
+use clap::Args;
+
+use super::{Ask, Error, table};
+
+/// Show the agent, the data plane, services and what was counted.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  lb status")]
+pub struct Status {
+    #[command(flatten)]
+    pub(super) ask: Ask,
+}
+
+impl Status {
+    pub(super) fn execute(self) -> Result<(), Error> {
+        self.ask
+            .ask(async |client| client.status().await, table::status)
+    }
+}
