@@ -98,9 +98,22 @@ pub struct Start<'a> {
     pub socket: PathBuf,
     /// The config file, if any.
     pub config: Option<PathBuf>,
+    /// What to give as `--xdp-mode`.
+    pub xdp_mode: &'a str,
 }
 
-impl Start<'_> {
+impl<'a> Start<'a> {
+    /// Natively, without a config.
+    pub fn new(netns: &'a Netns, interfaces: &'a [String], scratch: &Scratch) -> Self {
+        Self {
+            netns,
+            interfaces,
+            socket: scratch.path("lb.sock"),
+            config: None,
+            xdp_mode: "native",
+        }
+    }
+
     /// The command `lb run`.
     pub fn command(&self) -> Result<Command> {
         let mut command = self.netns.command(binary()?);
@@ -108,7 +121,7 @@ impl Start<'_> {
         for interface in self.interfaces {
             command.args(["--interface", interface]);
         }
-        command.args(["--xdp-mode", "native"]);
+        command.args(["--xdp-mode", self.xdp_mode]);
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }
@@ -118,15 +131,20 @@ impl Start<'_> {
 
     /// Runs an agent that is expected not to start, and returns what it said.
     pub fn expect_refusal(&self) -> Result<String> {
-        let output = self.command()?.output().context("cannot run lb")?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(
-            output.status.code() == Some(1),
-            "lb run was to be refused, but ended with {}: {said}",
-            output.status
-        );
-        Ok(said)
+        refusal(&mut self.command()?)
     }
+}
+
+/// Runs `lb run`, which is expected to be refused, and returns what it said.
+pub fn refusal(command: &mut Command) -> Result<String> {
+    let output = command.output().context("cannot run lb")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(
+        output.status.code() == Some(1),
+        "lb run was to be refused, but ended with {}: {said}",
+        output.status
+    );
+    Ok(said)
 }
 
 impl Agent {
@@ -138,10 +156,8 @@ impl Agent {
         config: &str,
     ) -> Result<Self> {
         Self::spawn(&Start {
-            netns,
-            interfaces,
-            socket: scratch.path("lb.sock"),
             config: Some(scratch.write("lb.toml", config)?),
+            ..Start::new(netns, interfaces, scratch)
         })
     }
 

@@ -16,13 +16,24 @@ pub fn run(tests: &[Test]) -> Conclusion {
     let trials = tests
         .iter()
         .map(|&(name, test)| {
-            Trial::test(name, move || {
-                test().map_err(|e| Failed::from(format!("{e:?}")))
-            })
-            .with_ignored_flag(!may_run)
+            Trial::test(name, move || test().map_err(|e| Failed::from(explain(&e))))
+                .with_ignored_flag(!may_run)
         })
         .collect();
     libtest_mimic::run(&arguments, trials)
+}
+
+/// An error with its causes and, with `RUST_BACKTRACE` set, the places in this package it came through.
+fn explain(error: &anyhow::Error) -> String {
+    let mut text = format!("{error:#}");
+    for line in error.backtrace().to_string().lines() {
+        let line = line.trim_start();
+        if line.starts_with("at ./src/") || line.starts_with("at ./tests/") {
+            text.push_str("\n    ");
+            text.push_str(line);
+        }
+    }
+    text
 }
 
 /// Whether this process may make namespaces and load BPF programs: it has `CAP_SYS_ADMIN`.

@@ -4,7 +4,7 @@ use crate::{bytes, netns::Netns};
 use anyhow::{Context as _, Result};
 use std::{
     io,
-    net::{Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -17,6 +17,7 @@ use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{TcpListener, TcpSocket, TcpStream, UdpSocket},
     sync::{Semaphore, oneshot},
+    task::JoinSet,
 };
 
 /// How a server behaves.
@@ -30,6 +31,9 @@ pub struct Config {
     pub workers: usize,
     /// Work takes this many times as long as asked for.
     pub slowness: f64,
+    /// Addresses for UDP. An answer from a wildcard address has the source that the route back
+    /// suggests, so a host that is asked by several addresses gives them here.
+    pub udp_addresses: Vec<IpAddr>,
 }
 
 impl Config {
@@ -40,6 +44,7 @@ impl Config {
             port,
             workers: Semaphore::MAX_PERMITS,
             slowness: 1.0,
+            udp_addresses: vec![Ipv6Addr::UNSPECIFIED.into()],
         }
     }
 }
@@ -153,17 +158,21 @@ impl Service {
         tokio::select! {
             _ = stopped => {}
             () = Arc::clone(&self).accept(sockets.0) => {}
-            () = self.echo(sockets.1) => {}
+            () = Arc::clone(&self).echo(sockets.1) => {}
         }
     }
 
-    async fn bind(&self) -> io::Result<(TcpListener, UdpSocket)> {
+    async fn bind(&self) -> io::Result<(TcpListener, Vec<UdpSocket>)> {
         // Both families: IPv4 clients come as IPv4-mapped addresses.
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, self.config.port));
         let socket = TcpSocket::new_v6()?;
         socket.set_reuseaddr(true)?;
         socket.bind(any)?;
-        Ok((socket.listen(4096)?, UdpSocket::bind(any).await?))
+        let mut datagrams = Vec::new();
+        for address in &self.config.udp_addresses {
+            datagrams.push(UdpSocket::bind((*address, self.config.port)).await?);
+        }
+        Ok((socket.listen(4096)?, datagrams))
     }
 
     async fn accept(self: Arc<Self>, listener: TcpListener) {
@@ -184,7 +193,15 @@ impl Service {
         }
     }
 
-    async fn echo(&self, socket: UdpSocket) {
+    async fn echo(self: Arc<Self>, sockets: Vec<UdpSocket>) {
+        let mut echoes = JoinSet::new();
+        for socket in sockets {
+            echoes.spawn(Arc::clone(&self).echo_on(socket));
+        }
+        echoes.join_all().await;
+    }
+
+    async fn echo_on(self: Arc<Self>, socket: UdpSocket) {
         let mut buffer = vec![0; 65_536];
         loop {
             // An ICMP error for an earlier answer shows here: the client is gone.

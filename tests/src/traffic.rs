@@ -32,8 +32,8 @@ pub struct Outcome {
     pub backend: Result<String, String>,
 }
 
-/// A Poisson stream of connections, each to one of `to` in turn, with exponential work: the arrivals
-/// and the work of many independent clients. The same arguments give the same plan.
+/// A Poisson stream of connections, as of many independent clients, each to one of `to` in turn. Their
+/// work is half a fixed amount, half exponential. The same arguments give the same plan.
 pub fn plan(
     seed: u64,
     rate_per_second: f64,
@@ -52,7 +52,7 @@ pub fn plan(
         arrivals.push(Arrival {
             at,
             to: *target,
-            work: mean_work.mul_f64(random.exponential()),
+            work: mean_work.mul_f64(0.5 + 0.5 * random.exponential()),
         });
     }
     arrivals

@@ -39,13 +39,15 @@ pub struct World {
 }
 
 impl World {
-    /// TCP and UDP services on both VIPs, all with the first `used` of the `backends`.
+    /// TCP and UDP services on both VIPs, all with the first `used` of the `backends`. Closed flows are
+    /// forgotten as soon as `lb` allows, so that removals are not waited for.
     pub fn new(shape: Shape, backends: usize, used: usize) -> Result<Self> {
         Self::with(shape, backends, |bed| {
-            ["tcp", "udp"]
+            let services = ["tcp", "udp"]
                 .iter()
                 .flat_map(|protocol| VIPS.map(|vip| service(bed, vip, protocol, "", used)))
-                .collect()
+                .collect::<String>();
+            format!("[timeouts]\nclosing = \"2s\"\n{services}")
         })
     }
 

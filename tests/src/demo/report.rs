@@ -142,7 +142,7 @@ impl Report {
         let (one, two) = (&self.one_choice, &self.two_choices);
         let verb = |a: f64, b: f64| if a < b { "fell" } else { "rose" };
         format!(
-            "A random choice gives every backend as many connections, so they pile up on the slow ones.\n\
+            "A random choice gives all backends about as many connections: they pile up on slow ones.\n\
              The better of two gives a slow one fewer: with it the in-flight max/mean {} from {:.2} to {:.2},\n\
              and the p99 latency {} from {:.0} to {:.0} ms.",
             verb(

@@ -1,0 +1,49 @@
+//! `lb` as a whole: the real binary, XDP programs on veth, real TCP and UDP through network
+//! namespaces, and the command line against the socket.
+
+mod bad_config;
+mod changes;
+mod lifecycle;
+mod passed;
+mod traffic;
+
+use lb_tests::harness;
+
+fn main() {
+    harness::run(&[
+        ("download_of_100_mb_is_whole", traffic::download_is_whole),
+        (
+            "a_thousand_parallel_connections",
+            traffic::a_thousand_parallel,
+        ),
+        ("udp_echo", traffic::udp_echo),
+        ("every_shape_of_network", traffic::every_shape),
+        ("two_choices_spread_2000_over_20", traffic::spread),
+        ("a_port_used_again_at_once", traffic::same_port),
+        ("flows_are_listed", traffic::flows_are_listed),
+        ("backend_added_under_traffic", changes::added),
+        ("backend_drained_under_traffic", changes::drained),
+        ("backend_removed_under_traffic", changes::removed),
+        ("weight_zero_drains", changes::weight_zero),
+        ("service_added_and_removed", changes::service_comes_and_goes),
+        ("service_without_backends", changes::no_backends),
+        ("repeated_changes_are_no_errors", changes::repeated),
+        ("refused_changes_change_nothing", changes::refused),
+        ("second_agent_on_a_socket", lifecycle::second_agent),
+        ("stale_socket_is_taken_over", lifecycle::stale_socket),
+        ("garbage_on_the_socket", lifecycle::garbage),
+        ("sigterm_detaches", lifecycle::sigterm),
+        ("sigkill_detaches", lifecycle::sigkill),
+        ("interface_with_another_program", lifecycle::taken_interface),
+        ("unknown_interface", lifecycle::unknown_interface),
+        ("mtu_too_big_for_native_mode", lifecycle::big_mtu),
+        ("generic_mode", lifecycle::generic_mode),
+        ("no_privileges", lifecycle::no_privileges),
+        ("no_agent_on_the_socket", lifecycle::no_agent),
+        ("bad_configs", bad_config::each_is_refused),
+        ("traffic_not_for_a_vip", passed::to_the_balancer),
+        ("traffic_through_the_balancer", passed::through_the_balancer),
+        ("other_ports_of_a_vip", passed::other_ports),
+    ])
+    .exit()
+}
