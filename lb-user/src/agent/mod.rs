@@ -9,6 +9,7 @@ mod kernel;
 pub mod refusal;
 pub mod removal;
 pub mod run;
+mod upkeep;
 mod view;
 
 use std::{

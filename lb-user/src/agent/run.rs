@@ -20,7 +20,7 @@ use tokio::{
 use tracing::info;
 use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
 
-use super::{Agent, refusal::Refusal, removal};
+use super::{Agent, refusal::Refusal, removal, upkeep};
 use crate::{
     config::{self, Config, LogLevel, XdpMode},
     control::{server, socket::Socket},
@@ -118,7 +118,9 @@ fn log_to_stderr(level: LogLevel) {
         _ => "warn",
     };
     let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::new(format!("{others},lb_user={level}")))
+        .with_env_filter(EnvFilter::new(format!(
+            "{others},lb_user={level},lb={level}"
+        )))
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .with_target(false)
@@ -155,7 +157,7 @@ async fn serve(config: &Config, socket: &Socket) -> Result<(), Error> {
     let listener = socket
         .listener()
         .map_err(io_error("listen on the control socket"))?;
-    let mut tasks = background(&agent, config)?;
+    let mut tasks = background(&agent, config).await?;
     tasks.spawn(server::serve(listener, Arc::clone(&agent)));
     info!(socket = %socket.path().display(), services = config.services.len(), "serving");
     // For scripts to wait for. No one may be reading.
@@ -199,8 +201,9 @@ async fn attach(agent: &Agent<Dataplane>, balancer: &config::Balancer) -> Result
 }
 
 /// Starts what goes on in the background for as long as the agent runs.
-fn background(agent: &Arc<Agent<Dataplane>>, config: &Config) -> Result<JoinSet<()>, Error> {
+async fn background(agent: &Arc<Agent<Dataplane>>, config: &Config) -> Result<JoinSet<()>, Error> {
     let mut tasks = JoinSet::new();
+    upkeep::start(agent, config.timeouts.into(), &mut tasks).await?;
     tasks.spawn(removal::task(Arc::clone(agent), config.timeouts.closing));
     Ok(tasks)
 }
