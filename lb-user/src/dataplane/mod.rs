@@ -19,7 +19,7 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{Array, HashMap as BpfHashMap, MapData, PerCpuArray, PerCpuValues},
+    maps::{Array, HashMap as BpfHashMap, MapData, MapError, PerCpuArray, PerCpuValues},
 };
 use aya_log::EbpfLogger;
 use lb_common::{
@@ -237,7 +237,8 @@ fn remove<K: aya::Pod, V: aya::Pod>(
     name: &'static str,
 ) -> Result<(), Error> {
     match map.remove(key) {
-        Ok(()) | Err(aya::maps::MapError::KeyNotFound) => Ok(()),
+        Ok(()) => Ok(()),
+        Err(MapError::SyscallError(e)) if e.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         Err(e) => Err(Error::map(name, e)),
     }
 }
