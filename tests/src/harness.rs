@@ -6,16 +6,27 @@ use std::fs;
 /// A test: its name and what it does. It panics or returns an error to fail.
 pub type Test = (&'static str, fn() -> anyhow::Result<()>);
 
+/// Likewise, for suites that make their tests from tables.
+pub type MadeTest = (String, Box<dyn FnOnce() -> anyhow::Result<()> + Send>);
+
 /// Runs tests that need [`privileged`], as the test binary's `main`.
 pub fn run(tests: &[Test]) -> Conclusion {
+    let made = tests
+        .iter()
+        .map(|&(name, test)| -> MadeTest { (name.to_owned(), Box::new(test)) });
+    run_made(made.collect())
+}
+
+/// Likewise, for suites that make their tests from tables.
+pub fn run_made(tests: Vec<MadeTest>) -> Conclusion {
     let arguments = Arguments::from_args();
     let may_run = privileged();
     if !may_run {
         eprintln!("no CAP_SYS_ADMIN: these tests need namespaces and BPF, and are ignored");
     }
     let trials = tests
-        .iter()
-        .map(|&(name, test)| {
+        .into_iter()
+        .map(|(name, test)| {
             Trial::test(name, move || test().map_err(|e| Failed::from(explain(&e))))
                 .with_ignored_flag(!may_run)
         })

@@ -8,6 +8,7 @@ pub mod agent;
 pub mod bytes;
 pub mod client;
 pub mod demo;
+pub mod fixture;
 pub mod harness;
 pub mod netns;
 pub mod offload;

@@ -1,0 +1,33 @@
+//! Packet fixtures on the loaded program, by topic. What each shows stands in its `says`.
+
+mod place;
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Result, anyhow};
+use lb_tests::{
+    fixture::Net,
+    harness::{self, MadeTest},
+};
+
+fn main() {
+    let topics = [("place", place::FIXTURES)];
+    let mut tests: Vec<MadeTest> = Vec::new();
+    for (topic, fixtures) in topics {
+        for fixture in fixtures {
+            for &kind in fixture.kinds {
+                let name = format!("{topic}::{}::{}", fixture.name, kind.name());
+                tests.push((name, Box::new(move || fixture.run(&*net()?, kind))));
+            }
+        }
+    }
+    harness::run_made(tests).exit()
+}
+
+/// The one namespace of all fixtures.
+fn net() -> Result<Arc<Net>> {
+    static NET: OnceLock<Result<Arc<Net>, String>> = OnceLock::new();
+    NET.get_or_init(|| Net::new().map(Arc::new).map_err(|e| format!("{e:?}")))
+        .clone()
+        .map_err(|e| anyhow!("no namespace for fixtures: {e}"))
+}
