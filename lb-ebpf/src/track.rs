@@ -73,11 +73,12 @@ pub fn routine<const N: usize>(entry: &FlowEntry<N>, flags: u8) -> bool {
 }
 
 /// What a packet from the client tells about its flow. Returns false when the client opens a new
-/// connection on a flow that has ended: it is to be placed afresh.
+/// connection on a flow that has ended, or that it has closed itself and so given up: it is to be
+/// placed afresh.
 #[inline(always)]
 pub fn from_client<const N: usize>(entry: &FlowEntry<N>, flags: u8) -> bool {
     if flags & TCP_SYN != 0 {
-        return flags & TCP_ACK != 0 || entry.state & state::CLOSED == 0;
+        return flags & TCP_ACK != 0 || entry.state & (state::CLOSED | state::FIN_CLIENT) == 0;
     }
     if flags & TCP_RST != 0 {
         end(entry);
