@@ -45,8 +45,9 @@ pub trait Family<const N: usize> {
     /// address and a TTL step, like in [`decrement_ttl`](Self::decrement_ttl).
     fn keep_ttl(packet: &Packet, ip_delta: u16);
 
-    /// The address in its 16-byte form.
-    fn widen(addr: &[u32; N]) -> [u32; 4];
+    /// The address in its 16-byte form, as services and endpoints have it. `None`: none of them can
+    /// have it, because it is an IPv4-mapped address in an IPv6 packet.
+    fn widen(addr: &[u32; N]) -> Option<[u32; 4]>;
 
     /// The address in its 16-byte form, as one of this family; `None` if it is of the other.
     fn narrow(addr: &[u32; 4]) -> Option<&[u32; N]>;
@@ -104,8 +105,8 @@ impl Family<1> for V4 {
     }
 
     #[inline(always)]
-    fn widen(addr: &[u32; 1]) -> [u32; 4] {
-        mapped(addr[0])
+    fn widen(addr: &[u32; 1]) -> Option<[u32; 4]> {
+        Some(mapped(addr[0]))
     }
 
     #[inline(always)]
@@ -160,8 +161,8 @@ impl Family<4> for V6 {
     fn keep_ttl(_packet: &Packet, _ip_delta: u16) {}
 
     #[inline(always)]
-    fn widen(addr: &[u32; 4]) -> [u32; 4] {
-        *addr
+    fn widen(addr: &[u32; 4]) -> Option<[u32; 4]> {
+        unmapped(addr).is_none().then_some(*addr)
     }
 
     #[inline(always)]

@@ -14,7 +14,7 @@ use crate::{
 #[inline(always)]
 pub fn find<F: Family<N>, const N: usize>(key: &FlowKey<N>) -> Option<&'static Service> {
     let service = ServiceKey {
-        addr: F::widen(&key.dst),
+        addr: F::widen(&key.dst)?,
         port: key.dst_port(),
         proto: key.proto as u8,
         reserved: 0,
@@ -31,7 +31,7 @@ pub fn of_reply<F: Family<N>, const N: usize>(
     key: &FlowKey<N>,
 ) -> Option<(&'static [u32; N], u16, u32)> {
     let source = EndpointKey {
-        addr: F::widen(&key.src),
+        addr: F::widen(&key.src)?,
         port: key.src_port(),
         proto: key.proto as u8,
         reserved: 0,
