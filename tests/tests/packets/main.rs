@@ -1,6 +1,8 @@
 //! Packet fixtures on the loaded program, by topic. What each shows stands in its `says`.
 
+mod pass;
 mod place;
+mod state;
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +13,11 @@ use lb_tests::{
 };
 
 fn main() {
-    let topics = [("place", place::FIXTURES)];
+    let topics = [
+        ("place", place::FIXTURES),
+        ("state", state::FIXTURES),
+        ("pass", pass::FIXTURES),
+    ];
     let mut tests: Vec<MadeTest> = Vec::new();
     for (topic, fixtures) in topics {
         for fixture in fixtures {
