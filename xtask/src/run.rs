@@ -88,6 +88,8 @@ pub fn test(shell: &Shell) -> Result<()> {
     for line in &results.lines {
         println!("{line}");
     }
+    let [passed, failed, ignored] = results.totals();
+    println!("In all: {passed} passed; {failed} failed; {ignored} ignored.");
     ensure!(!results.failed, "tests failed: see above");
     Ok(())
 }
@@ -125,7 +127,8 @@ impl Results {
             for line in BufReader::new(stdout).lines() {
                 let line = line.context("cannot read what cargo prints")?;
                 println!("{line}");
-                if line.starts_with("test result:") {
+                // Not those of targets without tests.
+                if line.starts_with("test result:") && counts(&line) != [0; 3] {
                     self.lines.push(line);
                 }
             }
@@ -133,5 +136,40 @@ impl Results {
         let passed = child.wait().context("cannot wait for cargo")?.success();
         self.failed |= !passed;
         Ok(())
+    }
+
+    /// Tests that passed, failed and were ignored.
+    fn totals(&self) -> [u64; 3] {
+        let mut totals = [0; 3];
+        for line in &self.lines {
+            for (total, count) in totals.iter_mut().zip(counts(line)) {
+                *total += count;
+            }
+        }
+        totals
+    }
+}
+
+/// Tests that passed, failed and were ignored, by a runner's closing line.
+fn counts(line: &str) -> [u64; 3] {
+    let words: Vec<_> = line.split([' ', ';']).collect();
+    ["passed", "failed", "ignored"].map(|what| {
+        let place = words.iter().position(|word| *word == what);
+        place
+            .and_then(|place| words.get(place.checked_sub(1)?)?.parse().ok())
+            .unwrap_or(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_counted() {
+        let line = "test result: FAILED. 41 passed; 2 failed; 7 ignored; 1 measured; 0 filtered out; \
+                    finished in 4.15s";
+        assert_eq!(counts(line), [41, 2, 7]);
+        assert_eq!(counts("test result: ok."), [0; 3]);
     }
 }
