@@ -12,7 +12,7 @@ use lb_common::{
 use crate::{
     family::Family,
     forward::hop_back,
-    maps::{BUDGET, STATELESS_TICK, setting},
+    maps::{BACKENDS, BUDGET, STATELESS_TICK, setting},
     packet::Packet,
     parse::{Segment, Transport},
     rewrite::change_between,
@@ -274,7 +274,7 @@ pub fn remember<F: Family<N>, const N: usize>(
 }
 
 /// Whether the replies that `reply_key` names belong to a flow, other than that of `key`, that has not
-/// ended.
+/// ended and whose backend is still there.
 #[inline(never)]
 fn taken<F: Family<N>, const N: usize>(reply_key: &FlowKey<N>, key: &FlowKey<N>) -> bool {
     let Some(other) = find::<F, N>(reply_key) else {
@@ -293,6 +293,9 @@ fn taken<F: Family<N>, const N: usize>(reply_key: &FlowKey<N>, key: &FlowKey<N>)
             entry.state & state::CLOSED == 0
                 && entry.backend == other.backend
                 && entry.generation == other.generation
+                && BACKENDS
+                    .get(entry.backend)
+                    .is_some_and(|backend| backend.generation == entry.generation)
         }
         None => false,
     }
