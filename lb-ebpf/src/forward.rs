@@ -15,14 +15,17 @@ use lb_common::{
     verdict::{Counter, Verdict},
 };
 
-use crate::{family::Family, packet::Packet, stats::count};
+use crate::{family::Family, maps::DEVICES, packet::Packet, stats::count};
 
 /// Where a packet goes.
 #[derive(Clone, Copy)]
 pub enum Way {
     /// Out on an interface, behind these first 12 bytes of Ethernet header.
     Out { hop: [u32; 3], ifindex: u32 },
-    /// Up the stack: it delivers the packet to this host, or resolves the next hop and forwards it.
+    /// Up the stack, which forwards it: it resolves the next hop, or reaches an interface that packets
+    /// cannot be redirected to yet.
+    Forward,
+    /// Up the stack, to this host or whatever else the stack knows.
     Stack,
     /// There is none.
     Nowhere,
@@ -63,6 +66,10 @@ pub fn by_fib<F: Family<N>, const N: usize>(
         unsafe { bpf_fib_lookup(ctx.as_ptr(), &raw mut fib, size_of::<FibLookup>() as i32, 0) };
     match result as u32 {
         BPF_FIB_LKUP_RET_SUCCESS => {
+            // Once its Ethernet header is rewritten the stack takes a packet for somebody else's.
+            if fib.ifindex != ctx.ingress_ifindex() as u32 && DEVICES.get(fib.ifindex).is_none() {
+                return Way::Forward;
+            }
             let (d, s) = (fib.dmac, fib.smac);
             Way::Out {
                 hop: [
@@ -75,7 +82,7 @@ pub fn by_fib<F: Family<N>, const N: usize>(
         }
         BPF_FIB_LKUP_RET_NO_NEIGH => {
             count(Counter::NoNeighbour);
-            Way::Stack
+            Way::Forward
         }
         BPF_FIB_LKUP_RET_BLACKHOLE
         | BPF_FIB_LKUP_RET_UNREACHABLE

@@ -48,11 +48,14 @@ fn act(verdict: Verdict) -> u32 {
     match verdict {
         Verdict::Pass | Verdict::PassForward => xdp_action::XDP_PASS,
         Verdict::Tx => xdp_action::XDP_TX,
-        // An interface that is missing in the map is the agent's mistake; the stack can still
-        // forward the packet.
         Verdict::Redirect(ifindex) => {
-            match DEVICES.redirect(ifindex, xdp_action::XDP_PASS.into()) {
-                Ok(action) | Err(action) => action,
+            match DEVICES.redirect(ifindex, xdp_action::XDP_DROP.into()) {
+                Ok(action) => action,
+                // The kernel takes an interface that goes away out of the map.
+                Err(action) => {
+                    count(Counter::NoRoute);
+                    action
+                }
             }
         }
         Verdict::Drop(reason) => {
@@ -295,7 +298,7 @@ fn deliver<F: Family<N>, T: Transport, const N: usize>(
             rewrite::<F, T, N>(packet, segment.ttl, side, change, Ttl::Decrement);
             forward::send(ctx, packet, hop, ifindex)
         }
-        Way::Stack => {
+        Way::Forward | Way::Stack => {
             rewrite::<F, T, N>(packet, segment.ttl, side, change, Ttl::Keep);
             Verdict::PassForward
         }
@@ -394,9 +397,9 @@ fn stateless_reply<F: Family<N>, T: Transport, const N: usize>(
         return None;
     }
     let way = forward::by_fib::<F, N>(ctx, &segment.key.src, &segment.key.dst);
-    let Way::Out { .. } = way else {
+    if matches!(way, Way::Stack | Way::Nowhere) {
         return None;
-    };
+    }
     count(Counter::StatelessReply);
     if let Some(cell) = load_cell(id, found.generation) {
         cell.packets_out += 1;
