@@ -1,7 +1,11 @@
 //! Packet fixtures on the loaded program, by topic. What each shows stands in its `says`.
 
+mod drops;
+mod full;
 mod pass;
 mod place;
+mod route;
+mod slots;
 mod state;
 
 use std::sync::{Arc, OnceLock};
@@ -17,6 +21,10 @@ fn main() {
         ("place", place::FIXTURES),
         ("state", state::FIXTURES),
         ("pass", pass::FIXTURES),
+        ("drops", drops::FIXTURES),
+        ("route", route::FIXTURES),
+        ("slots", slots::FIXTURES),
+        ("full", full::FIXTURES),
     ];
     let mut tests: Vec<MadeTest> = Vec::new();
     for (topic, fixtures) in topics {

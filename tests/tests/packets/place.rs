@@ -355,29 +355,15 @@ pub const FIXTURES: &[Fixture] = &[
 
 /// First packets of two other flows that have the same candidates as the client's.
 fn like_the_client(scene: &Scene) -> [Frame; 2] {
-    let frames = same_candidates(scene, 2);
+    let frames = scene.same_candidates(2);
     [frames[0].clone(), frames[1].clone()]
-}
-
-/// First packets of other flows that have the same candidates as the client's, in the same order.
-fn same_candidates(scene: &Scene, count: usize) -> Vec<Frame> {
-    let row = scene.candidates(&scene.request(SYN));
-    (40_001..u16::MAX)
-        .map(|port| {
-            let mut frame = scene.request(SYN);
-            frame.source.set_port(port);
-            frame
-        })
-        .filter(|frame| scene.candidates(frame) == row)
-        .take(count)
-        .collect()
 }
 
 /// Flows with the same candidates take them in turn: the first `choices` of them, and the first again.
 fn in_turn(scene: &Scene, choices: usize) -> Vec<Step> {
     let row = scene.candidates(&scene.request(SYN));
     let mut frames = vec![scene.request(SYN)];
-    frames.extend(same_candidates(scene, choices));
+    frames.extend(scene.same_candidates(choices));
     frames
         .into_iter()
         .enumerate()
