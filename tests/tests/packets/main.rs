@@ -6,6 +6,7 @@ mod pass;
 mod place;
 mod route;
 mod slots;
+mod spread;
 mod state;
 
 use std::sync::{Arc, OnceLock};
@@ -34,6 +35,9 @@ fn main() {
                 tests.push((name, Box::new(move || fixture.run(&*net()?, kind))));
             }
         }
+    }
+    for &(name, test) in spread::TESTS {
+        tests.push((format!("spread::{name}"), Box::new(test)));
     }
     harness::run_made(tests).exit()
 }
