@@ -278,7 +278,7 @@ pub const FIXTURES: &[Fixture] = &[
     },
 ];
 
-fn cut(scene: &Scene, len: usize) -> lb_tests::fixture::script::Sent<'_> {
+fn cut(scene: &Scene, len: usize) -> lb_tests::fixture::step::Sent<'_> {
     scene
         .send(scene.request(SYN))
         .as_bytes(|b| b[..len].to_vec())

@@ -9,9 +9,6 @@ mod slots;
 mod spread;
 mod state;
 
-use std::sync::{Arc, OnceLock};
-
-use anyhow::{Result, anyhow};
 use lb_tests::{
     fixture::Net,
     harness::{self, MadeTest},
@@ -32,7 +29,7 @@ fn main() {
         for fixture in fixtures {
             for &kind in fixture.kinds {
                 let name = format!("{topic}::{}::{}", fixture.name, kind.name());
-                tests.push((name, Box::new(move || fixture.run(&*net()?, kind))));
+                tests.push((name, Box::new(move || fixture.run(&*Net::shared()?, kind))));
             }
         }
     }
@@ -40,12 +37,4 @@ fn main() {
         tests.push((format!("spread::{name}"), Box::new(test)));
     }
     harness::run_made(tests).exit()
-}
-
-/// The one namespace of all fixtures.
-fn net() -> Result<Arc<Net>> {
-    static NET: OnceLock<Result<Arc<Net>, String>> = OnceLock::new();
-    NET.get_or_init(|| Net::new().map(Arc::new).map_err(|e| format!("{e:?}")))
-        .clone()
-        .map_err(|e| anyhow!("no namespace for fixtures: {e}"))
 }

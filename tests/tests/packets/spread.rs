@@ -73,7 +73,7 @@ fn with_rig(
     setup: Setup,
     test: impl FnOnce(&mut Rig) -> Result<()> + Send,
 ) -> Result<()> {
-    let net = super::net()?;
+    let net = Net::shared()?;
     let net: &Net = &net;
     net.netns.run(|| {
         let mut rig = Rig::new(net, Scene { kind, setup })?;
@@ -236,7 +236,7 @@ fn backends_of(rig: &Rig) -> Result<HashMap<u16, usize>> {
 /// Runs the frames on each CPU: on every second one in order, on the others pair by pair the other
 /// way round.
 fn on_all_cpus(rig: &Rig, frames: &[Vec<u8>]) -> Result<()> {
-    let net = super::net()?;
+    let net = Net::shared()?;
     let results: Vec<Result<()>> = thread::scope(|scope| {
         let threads: Vec<_> = cpus()?
             .into_iter()
