@@ -73,7 +73,7 @@ impl Default for Balancer {
             flow_table_size: 1 << 20,
             max_backends: 4096,
             max_services: 1024,
-            candidate_rows: 1 << 18,
+            candidate_rows: 1 << 20,
             hash_seed: None,
             max_new_flows_per_second: 100_000,
             log_level: LogLevel::default(),

@@ -10,7 +10,7 @@ use crate::{
 const LIMITS: Limits = Limits {
     services: 2,
     backends: 4,
-    candidate_rows: 2048,
+    candidate_rows: 1 << 15,
 };
 const VIP: &str = "192.0.2.10:80";
 const ONE: &str = "10.0.0.1:80";

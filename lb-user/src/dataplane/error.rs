@@ -53,7 +53,7 @@ pub enum Error {
     /// Another XDP program is attached.
     #[error(
         "interface {interface} already has an XDP program: {program} (id {id}, {mode} mode). It was left \
-         alone; detach it first, for example with `ip link set dev {interface} xdp off`"
+         alone; stop what attached it, or if it was attached with ip(8): `ip link set dev {interface} xdp off`"
     )]
     Occupied {
         /// The interface.

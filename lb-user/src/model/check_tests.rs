@@ -4,7 +4,7 @@ use crate::model::spec::BackendSpec;
 const LIMITS: Limits = Limits {
     services: 4,
     backends: 8,
-    candidate_rows: 1024,
+    candidate_rows: 1 << 14,
 };
 
 fn service(vip: &str, backends: &[&str]) -> ServiceSpec {
@@ -127,7 +127,7 @@ fn limits() {
     );
 
     let tables = Limits {
-        candidate_rows: 511,
+        candidate_rows: 2047,
         ..LIMITS
     };
     let spec = Spec {
@@ -137,7 +137,7 @@ fn limits() {
     assert!(
         found[0]
             .message
-            .contains("need 512 rows, but the limit is 511"),
+            .contains("need 2048 rows, but the limit is 2047"),
         "{found:?}"
     );
 }

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 const LIMITS: Limits = Limits {
     services: 8,
     backends: 24,
-    candidate_rows: 4096,
+    candidate_rows: 1 << 16,
 };
 
 /// The maps, as the writes leave them.
@@ -224,10 +224,15 @@ fn settings_alone_keep_the_table() {
 
 #[test]
 fn a_table_does_not_shrink() {
-    let (mut state, mut maps) = (State::new(LIMITS, 1), Maps::default());
-    let backends = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.4:80"].map(|b| (b, 1));
+    let limits = Limits {
+        backends: 40,
+        ..LIMITS
+    };
+    let (mut state, mut maps) = (State::new(limits, 1), Maps::default());
+    let names: Vec<String> = (1..=40).map(|i| format!("10.0.0.{i}:80")).collect();
+    let backends: Vec<(&str, u16)> = names.iter().map(|b| (b.as_str(), 1)).collect();
     let rows = |maps: &Maps| maps.services.values().next().unwrap().rows;
-    for (count, expected) in [(1, 1), (4, 256), (2, 256), (0, 0), (1, 256)] {
+    for (count, expected) in [(1, 1), (40, 4096), (2, 4096), (0, 0), (1, 4096)] {
         let wanted = spec(&[service("192.0.2.1:80", &backends[..count])]);
         step(&mut state, &mut maps, &wanted, 0, drain);
         assert_eq!(rows(&maps), expected, "{count} backends");
@@ -324,7 +329,7 @@ fn what_is_used_up_is_named() {
     let tight = Limits {
         services: 8,
         backends: 2,
-        candidate_rows: 128,
+        candidate_rows: 2048,
     };
     let mut state = State::new(tight, 1);
     let full = spec(&[service(
@@ -341,8 +346,8 @@ fn what_is_used_up_is_named() {
         error,
         Error::Rows {
             service: full.services[0].id(),
-            rows: 128,
-            limit: 128,
+            rows: 2048,
+            limit: 2048,
             retry_in_ms: None
         }
     );
