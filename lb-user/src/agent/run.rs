@@ -150,7 +150,11 @@ async fn serve(config: &Config, socket: &Socket) -> Result<(), Error> {
     let agent = Arc::new(Agent::new(config.limits(), seed, dataplane));
     agent.apply(config.spec()).await.map_err(Error::Apply)?;
     attach(&agent, balancer).await?;
-    for note in host::forwarding_notes(true, true) {
+    let serves = |v4: bool| {
+        let mut services = config.services.iter();
+        services.any(|service| service.id().address.is_ipv4() == v4)
+    };
+    for note in host::forwarding_notes(serves(true), serves(false)) {
         info!("{note}");
     }
 

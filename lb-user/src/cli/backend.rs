@@ -46,8 +46,6 @@ pub struct Add {
     /// Add it drained: it takes no flows until `lb backend resume`.
     #[arg(long)]
     drained: bool,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// List the backends of a service, or of all.
@@ -56,8 +54,6 @@ pub struct Add {
 pub struct List {
     /// VIP, port and protocol of the service.
     service: Option<ServiceId>,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// Let a backend take no new flows; those it has go on.
@@ -66,8 +62,6 @@ pub struct List {
 pub struct Drain {
     #[command(flatten)]
     which: Which,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// Let a drained backend take new flows again.
@@ -76,8 +70,6 @@ pub struct Drain {
 pub struct Resume {
     #[command(flatten)]
     which: Which,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// Change a backend's weight. Weight 0 drains.
@@ -88,8 +80,6 @@ pub struct SetWeight {
     which: Which,
     /// The new weight, 0 to 65535.
     weight: u16,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// Remove a backend.
@@ -102,8 +92,6 @@ pub struct Remove {
     which: Which,
     #[command(flatten)]
     how: How,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 impl Which {
@@ -113,18 +101,7 @@ impl Which {
 }
 
 impl Backend {
-    pub(super) fn ask(&self) -> &Ask {
-        match self {
-            Self::Add(verb) => &verb.ask,
-            Self::List(verb) => &verb.ask,
-            Self::Drain(verb) => &verb.ask,
-            Self::Resume(verb) => &verb.ask,
-            Self::SetWeight(verb) => &verb.ask,
-            Self::Remove(verb) => &verb.ask,
-        }
-    }
-
-    pub(super) fn execute(self) -> Result<(), Error> {
+    pub(super) fn execute(self, ask: &Ask) -> Result<(), Error> {
         match self {
             Self::Add(verb) => {
                 let Which { service, backend } = verb.which;
@@ -137,23 +114,23 @@ impl Backend {
                         AdminState::Up
                     },
                 };
-                verb.ask.ask(
+                ask.ask(
                     async move |client| client.add_backend(service, &spec).await,
                     |change| show_change(&verb.which.name(), change),
                 )
             }
-            Self::List(verb) => verb.ask.ask(
+            Self::List(verb) => ask.ask(
                 async |client| match verb.service {
                     Some(id) => Ok(vec![client.service(id).await?]),
                     None => client.services().await,
                 },
                 |services| table::backends(services),
             ),
-            Self::Drain(verb) => set_state(&verb.which, &verb.ask, AdminState::Drain),
-            Self::Resume(verb) => set_state(&verb.which, &verb.ask, AdminState::Up),
+            Self::Drain(verb) => set_state(&verb.which, ask, AdminState::Drain),
+            Self::Resume(verb) => set_state(&verb.which, ask, AdminState::Up),
             Self::SetWeight(verb) => {
                 let Which { service, backend } = verb.which;
-                verb.ask.ask(
+                ask.ask(
                     async move |client| client.set_weight(service, backend, verb.weight).await,
                     |change| show_change(&verb.which.name(), change),
                 )
@@ -161,7 +138,7 @@ impl Backend {
             Self::Remove(verb) => {
                 let Which { service, backend } = verb.which;
                 let query = verb.how.query();
-                verb.ask.ask(
+                ask.ask(
                     async move |client| client.remove_backend(service, backend, &query).await,
                     |change| show_change(&verb.which.name(), change),
                 )

@@ -12,16 +12,13 @@ pub struct Flows {
     /// Most flows to list.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_FLOW_LIMIT)]
     limit: usize,
-    #[command(flatten)]
-    pub(super) ask: Ask,
 }
 
 impl Flows {
-    pub(super) fn execute(self) -> Result<(), Error> {
+    pub(super) fn execute(self, ask: &Ask) -> Result<(), Error> {
         let query = FlowsQuery {
             limit: Some(self.limit),
         };
-        self.ask
-            .ask(async move |client| client.flows(&query).await, table::flows)
+        ask.ask(async move |client| client.flows(&query).await, table::flows)
     }
 }

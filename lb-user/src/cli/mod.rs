@@ -7,7 +7,12 @@ mod service;
 mod status;
 mod table;
 
-use std::{future::Future, io::Write as _, path::PathBuf, process::ExitCode};
+use std::{
+    future::Future,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
@@ -26,6 +31,8 @@ const EXIT_CODES: &str = "Exit codes:\n  0  done\n  1  refused or failed; the re
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    ask: Ask,
 }
 
 #[derive(Debug, Subcommand)]
@@ -39,14 +46,14 @@ enum Command {
     Flows(flows::Flows),
 }
 
-/// What every command that asks the agent has.
+/// What every command has, before or after its verb.
 #[derive(Debug, Args)]
 struct Ask {
-    /// The agent's control socket.
-    #[arg(long, value_name = "PATH", env = "LB_SOCKET", default_value = api::DEFAULT_SOCKET)]
-    socket: PathBuf,
-    /// Print the agent's reply as JSON.
-    #[arg(long)]
+    /// The agent's control socket [default: /run/lb/lb.sock]
+    #[arg(long, global = true, value_name = "PATH", env = "LB_SOCKET")]
+    socket: Option<PathBuf>,
+    /// Print the agent's reply as JSON (`run` has none).
+    #[arg(long, global = true)]
     json: bool,
 }
 
@@ -67,11 +74,10 @@ pub enum Error {
 impl Cli {
     /// Does what the command line says.
     pub fn execute(self) -> ExitCode {
-        let json = self.command.json();
-        match self.command.execute() {
+        match self.command.execute(&self.ask) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                if json {
+                if self.ask.json {
                     print_error_json(&error);
                 } else {
                     eprintln!("lb: {error}");
@@ -83,23 +89,13 @@ impl Cli {
 }
 
 impl Command {
-    fn json(&self) -> bool {
+    fn execute(self, ask: &Ask) -> Result<(), Error> {
         match self {
-            Self::Run(_) => false,
-            Self::Service(verb) => verb.ask().json,
-            Self::Backend(verb) => verb.ask().json,
-            Self::Status(verb) => verb.ask.json,
-            Self::Flows(verb) => verb.ask.json,
-        }
-    }
-
-    fn execute(self) -> Result<(), Error> {
-        match self {
-            Self::Run(verb) => verb.execute(),
-            Self::Service(verb) => verb.execute(),
-            Self::Backend(verb) => verb.execute(),
-            Self::Status(verb) => verb.execute(),
-            Self::Flows(verb) => verb.execute(),
+            Self::Run(verb) => verb.execute(ask),
+            Self::Service(verb) => verb.execute(ask),
+            Self::Backend(verb) => verb.execute(ask),
+            Self::Status(verb) => verb.execute(ask),
+            Self::Flows(verb) => verb.execute(ask),
         }
     }
 }
@@ -119,7 +115,9 @@ impl Ask {
             .enable_all()
             .build()
             .map_err(Error::Runtime)?;
-        let reply = runtime.block_on(request(Client::new(&self.socket)))?;
+        let socket = self.socket.as_deref();
+        let socket = socket.unwrap_or_else(|| Path::new(api::DEFAULT_SOCKET));
+        let reply = runtime.block_on(request(Client::new(socket)))?;
         if self.json {
             print_json(&reply);
         } else {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::Error;
+use super::{Ask, Error};
 use crate::{
     agent::run::{self, Options},
     config::{LogLevel, XdpMode},
@@ -29,21 +29,18 @@ pub struct Run {
     /// How to attach [default: native]
     #[arg(long, value_enum)]
     xdp_mode: Option<XdpMode>,
-    /// Path of the control socket [default: /run/lb/lb.sock]
-    #[arg(long, value_name = "PATH", env = "LB_SOCKET")]
-    socket: Option<PathBuf>,
     /// What to log [default: info]
     #[arg(long, value_enum)]
     log_level: Option<LogLevel>,
 }
 
 impl Run {
-    pub(super) fn execute(self) -> Result<(), Error> {
+    pub(super) fn execute(self, ask: &Ask) -> Result<(), Error> {
         Ok(run::run(Options {
             interfaces: self.interfaces,
             config: self.config,
             xdp_mode: self.xdp_mode,
-            socket: self.socket,
+            socket: ask.socket.clone(),
             log_level: self.log_level,
         })?)
     }

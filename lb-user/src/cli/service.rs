@@ -35,8 +35,6 @@ pub struct Add {
     backends: Vec<std::net::SocketAddr>,
     #[command(flatten)]
     settings: Settings,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 #[derive(Debug, Args)]
@@ -55,10 +53,7 @@ struct Settings {
 /// List services and their backends.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  lb service list --json")]
-pub struct List {
-    #[command(flatten)]
-    ask: Ask,
-}
+pub struct List;
 
 /// Change the settings of a service.
 ///
@@ -70,8 +65,6 @@ pub struct Set {
     service: ServiceId,
     #[command(flatten)]
     settings: Settings,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// Remove a service.
@@ -85,8 +78,6 @@ pub struct Remove {
     service: ServiceId,
     #[command(flatten)]
     how: How,
-    #[command(flatten)]
-    ask: Ask,
 }
 
 /// How to remove.
@@ -112,16 +103,7 @@ impl How {
 }
 
 impl Service {
-    pub(super) fn ask(&self) -> &Ask {
-        match self {
-            Self::Add(verb) => &verb.ask,
-            Self::List(verb) => &verb.ask,
-            Self::Set(verb) => &verb.ask,
-            Self::Remove(verb) => &verb.ask,
-        }
-    }
-
-    pub(super) fn execute(self) -> Result<(), Error> {
+    pub(super) fn execute(self, ask: &Ask) -> Result<(), Error> {
         match self {
             Self::Add(verb) => {
                 let id = verb.service;
@@ -131,12 +113,12 @@ impl Service {
                 spec.draw = settings.draw.unwrap_or(spec.draw);
                 spec.choices = settings.choices.unwrap_or(spec.choices);
                 spec.load_view = settings.load_view.unwrap_or(spec.load_view);
-                verb.ask.ask(
+                ask.ask(
                     async move |client| client.add_service(&spec).await,
                     |change| show_change(&format!("service {id}"), change),
                 )
             }
-            Self::List(verb) => verb.ask.ask(
+            Self::List(List) => ask.ask(
                 async |client| client.services().await,
                 |services| table::services(services),
             ),
@@ -147,14 +129,14 @@ impl Service {
                     choices: verb.settings.choices,
                     load_view: verb.settings.load_view,
                 };
-                verb.ask.ask(
+                ask.ask(
                     async move |client| client.set_service(id, &patch).await,
                     |change| show_change(&format!("service {id}"), change),
                 )
             }
             Self::Remove(verb) => {
                 let (id, query) = (verb.service, verb.how.query());
-                verb.ask.ask(
+                ask.ask(
                     async move |client| client.remove_service(id, &query).await,
                     |change| show_change(&format!("service {id}"), change),
                 )

@@ -7,14 +7,10 @@ use super::{Ask, Error, table};
 /// Show the agent, the data plane, services and what was counted.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  lb status")]
-pub struct Status {
-    #[command(flatten)]
-    pub(super) ask: Ask,
-}
+pub struct Status;
 
 impl Status {
-    pub(super) fn execute(self) -> Result<(), Error> {
-        self.ask
-            .ask(async |client| client.status().await, table::status)
+    pub(super) fn execute(self, ask: &Ask) -> Result<(), Error> {
+        ask.ask(async |client| client.status().await, table::status)
     }
 }
