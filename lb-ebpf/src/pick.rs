@@ -134,8 +134,12 @@ fn published(id: u32, generation: u32) -> u64 {
 }
 
 /// In-flight flows now, summed over the cells of all CPUs.
+///
+/// Exported, which makes it a global function to the verifier: walked once, for any arguments, and not
+/// again on each of the ways that lead here (a third fewer instructions to verify).
 #[inline(never)]
-fn exact(id: u32, generation: u32) -> u64 {
+#[unsafe(no_mangle)]
+pub extern "C" fn exact(id: u32, generation: u32) -> u64 {
     let mut sum = CORRECTION
         .get(id)
         .map_or(0, |correction| correction.of(generation));

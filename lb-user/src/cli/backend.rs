@@ -151,6 +151,12 @@ fn set_state(which: &Which, ask: &Ask, state: AdminState) -> Result<(), Error> {
     let &Which { service, backend } = which;
     ask.ask(
         async move |client| client.set_state(service, backend, state).await,
-        |change| show_change(&which.name(), change),
+        |change| {
+            let effect = match state {
+                AdminState::Drain => "takes no new flows; those it has go on",
+                AdminState::Up => "takes new flows",
+            };
+            format!("{} ({effect})", show_change(&which.name(), change))
+        },
     )
 }
