@@ -1,6 +1,6 @@
 //! The configuration file: TOML, every key known, every error with its line.
 
-use std::{fmt, fs, net::IpAddr, path::PathBuf, time::Duration};
+use std::{fmt, fs, net::IpAddr, path::PathBuf};
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::{
@@ -10,6 +10,7 @@ use toml::{
 
 use crate::{
     control::api,
+    load::Timeouts,
     model::{
         check::{Limits, check},
         spec::{ServiceSpec, Spec},
@@ -117,39 +118,6 @@ impl fmt::Display for LogLevel {
             Self::Info => "info",
             Self::Debug => "debug",
         })
-    }
-}
-
-/// When flows end that have no packets. Written with a unit: `"10s"`, `"1h"`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Timeouts {
-    /// TCP, handshake not complete.
-    #[serde(deserialize_with = "timeout")]
-    pub embryonic: Duration,
-    /// TCP, handshake complete.
-    #[serde(deserialize_with = "timeout")]
-    pub established: Duration,
-    /// TCP, one side has sent FIN and the other may still be sending.
-    #[serde(deserialize_with = "timeout")]
-    pub half_closed: Duration,
-    /// TCP, ended: the entry stays this long for the last packets of both sides.
-    #[serde(deserialize_with = "timeout")]
-    pub closing: Duration,
-    /// UDP.
-    #[serde(deserialize_with = "timeout")]
-    pub udp: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            embryonic: Duration::from_secs(10),
-            established: Duration::from_secs(3600),
-            half_closed: Duration::from_secs(60),
-            closing: Duration::from_secs(10),
-            udp: Duration::from_secs(60),
-        }
     }
 }
 
@@ -270,25 +238,6 @@ fn seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Er
     u64::try_from(value)
         .map(Some)
         .map_err(|_| D::Error::custom("hash_seed is a number from 0 to 2^63 - 1"))
-}
-
-/// Shortest and longest timeout. Flows are looked at about once a second, in ticks of up to 0.64 s.
-const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(7 * 24 * 3600));
-
-fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let value = humantime::parse_duration(&text).map_err(|e| {
-        D::Error::custom(format_args!(
-            "\"{text}\" is no time: {e}; write it with a unit, as \"10s\" or \"1h\""
-        ))
-    })?;
-    if (TIMEOUTS.0..=TIMEOUTS.1).contains(&value) {
-        Ok(value)
-    } else {
-        Err(D::Error::custom(format_args!(
-            "{text} is not in the range 2s to 7days"
-        )))
-    }
 }
 
 #[cfg(test)]

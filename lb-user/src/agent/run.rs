@@ -207,7 +207,7 @@ async fn attach(agent: &Agent<Dataplane>, balancer: &config::Balancer) -> Result
 /// Starts what goes on in the background for as long as the agent runs.
 async fn background(agent: &Arc<Agent<Dataplane>>, config: &Config) -> Result<JoinSet<()>, Error> {
     let mut tasks = JoinSet::new();
-    upkeep::start(agent, config.timeouts.into(), &mut tasks).await?;
+    upkeep::start(agent, config.timeouts, &mut tasks).await?;
     tasks.spawn(removal::task(Arc::clone(agent), config.timeouts.closing));
     Ok(tasks)
 }

@@ -12,7 +12,6 @@ use tracing::{debug, info, warn};
 
 use super::{Agent, datapath::Datapath};
 use crate::{
-    config,
     dataplane::{self, Dataplane, PacketLog},
     load::{Publisher, Slot, Sweeper, Timeouts},
 };
@@ -23,18 +22,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 const SWEEP_SHARE: u32 = 10;
 /// How often to look whether there is anything to publish, while there is not.
 const IDLE: Duration = Duration::from_millis(100);
-
-impl From<config::Timeouts> for Timeouts {
-    fn from(timeouts: config::Timeouts) -> Self {
-        Self {
-            embryonic: timeouts.embryonic,
-            established: timeouts.established,
-            half_closed: timeouts.half_closed,
-            closing: timeouts.closing,
-            udp: timeouts.udp,
-        }
-    }
-}
 
 /// Starts all of it.
 pub async fn start(

@@ -3,22 +3,49 @@
 use std::time::Duration;
 
 use lb_common::flow::state;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::dataplane::Clock;
 
-/// How long a flow may be idle, by how far it has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How long a flow may be idle, by how far it has come. In the configuration written with a unit:
+/// `"10s"`, `"1h"`; from 2 seconds to 7 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
     /// TCP: the handshake is not complete.
+    #[serde(deserialize_with = "timeout")]
     pub embryonic: Duration,
     /// TCP: established.
+    #[serde(deserialize_with = "timeout")]
     pub established: Duration,
     /// TCP: one side has sent FIN; the other may still be sending.
+    #[serde(deserialize_with = "timeout")]
     pub half_closed: Duration,
     /// TCP: ended. The entry stays this long for the last packets of both sides.
+    #[serde(deserialize_with = "timeout")]
     pub closing: Duration,
     /// UDP.
+    #[serde(deserialize_with = "timeout")]
     pub udp: Duration,
+}
+
+/// The shortest and the longest timeout: sweeps come about once a second, and ticks wrap after years.
+const RANGE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(7 * 24 * 3600));
+
+fn timeout<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let value = humantime::parse_duration(&text).map_err(|e| {
+        D::Error::custom(format_args!(
+            "\"{text}\" is no time: {e}; write it with a unit, as \"10s\" or \"1h\""
+        ))
+    })?;
+    if (RANGE.0..=RANGE.1).contains(&value) {
+        Ok(value)
+    } else {
+        Err(D::Error::custom(format_args!(
+            "{text} is not in the range 2s to 7days"
+        )))
+    }
 }
 
 impl Default for Timeouts {
