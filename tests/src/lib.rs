@@ -5,6 +5,7 @@
 //! thread that started them. So several beds can also stand side by side.
 
 pub mod agent;
+pub mod bench;
 pub mod bytes;
 pub mod client;
 pub mod demo;

@@ -39,6 +39,13 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
+    /// Measure what packets cost, how evenly flows come out, and what it takes
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// Passed on to the bench; see `cargo xtask bench --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Run every check: formatting, lints, docs, unit, property, packet and end-to-end tests
     Test,
 }
@@ -62,6 +69,7 @@ fn run() -> anyhow::Result<()> {
         Command::Setup { check: false } => setup::install(&shell),
         Command::Build => run::build(&shell),
         Command::Demo { args } => run::demo(&shell, &args),
+        Command::Bench { args } => run::bench(&shell, &args),
         Command::Test => run::test(&shell),
     }
 }

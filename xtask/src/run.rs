@@ -1,4 +1,4 @@
-//! Building, the demo and the tests.
+//! Building, the demo, the bench and the tests.
 
 use crate::setup::{ensure_ready, is_root};
 use anyhow::{Context as _, Result, ensure};
@@ -28,15 +28,32 @@ pub fn demo(shell: &Shell, args: &[String]) -> Result<()> {
         "cargo build --package lb-user --package lb-tests --bins"
     )
     .run()?;
+    run_privileged(shell, &["--bin", "demo"], "the demo", args)
+}
+
+/// Runs the bench, as root or by sudo, from a release build.
+pub fn bench(shell: &Shell, args: &[String]) -> Result<()> {
+    ensure_ready(shell)?;
+    cmd!(
+        shell,
+        "cargo build --release --package lb-tests --bin bench"
+    )
+    .run()?;
+    run_privileged(shell, &["--release", "--bin", "bench"], "the bench", args)
+}
+
+/// Runs a program of the tests as root or by sudo, and ends with its exit code.
+fn run_privileged(shell: &Shell, program: &[&str], what: &str, args: &[String]) -> Result<()> {
     let mut runner: &[&str] = &[];
     if !is_root() && !args.iter().any(|arg| arg == "--help" || arg == "-h") {
-        println!("Network namespaces and XDP need root: running the demo by sudo.");
+        eprintln!("Network namespaces and XDP need root: running {what} by sudo.");
         runner = &BY_SUDO;
     }
     // Its own exit code and messages say what went wrong.
     let status = Command::new("cargo")
         .current_dir(shell.current_dir())
-        .args(["run", "--quiet", "--package", "lb-tests", "--bin", "demo"])
+        .args(["run", "--quiet", "--package", "lb-tests"])
+        .args(program)
         .args(runner)
         .arg("--")
         .args(args)

@@ -7,10 +7,10 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::abi::{draw, view};
 use lb_tests::{
     fixture::{
-        Frame, Kind, Net, Place, Port, Rig, Scene, Setup,
+        Kind, Net, Place, Port, Rig, Scene, Setup,
         frame::{ACK, FIN, RST, SYN},
+        placing::{HUNDRED, flow, max_over_mean, place},
         run::{TX, cpus, pin},
-        scene::ONE,
     },
     harness::Test,
 };
@@ -19,16 +19,6 @@ use lb_tests::{
 const FLOWS: usize = 10_000;
 /// Two choices must keep the fullest of 100 backends within this factor of the mean of 100 flows.
 const BALANCED: f64 = 1.05;
-/// In the published view, how many flows are placed between two publications.
-const PUBLISH_EVERY: usize = 50;
-
-/// A hundred equal backends, and room for all flows.
-const HUNDRED: Setup = Setup {
-    backends: &[Place::Near; 100],
-    flow_table_size: 1 << 15,
-    ..ONE
-};
-
 pub const TESTS: &[Test] = &[
     ("two_choices::tcp4", || two_choices(Kind::Tcp4, HUNDRED)),
     ("two_choices::tcp6", || two_choices(Kind::Tcp6, HUNDRED)),
@@ -82,50 +72,14 @@ fn with_rig(
     })
 }
 
-/// Frame number `i`: of a flow of its own.
-fn flow(scene: &Scene, i: usize, flags: u8) -> Frame {
-    let mut frame = scene.request(flags);
-    frame.source.set_port(port(i));
-    frame
-}
-
+/// The client port of flow number `i`.
 fn port(i: usize) -> u16 {
     1024 + u16::try_from(i).unwrap_or_else(|_| panic!("too many flows"))
 }
 
-/// Places flows, each on the next of the CPUs in turn, and returns how many each backend has.
-fn place(rig: &mut Rig) -> Result<Vec<u64>> {
-    let scene = rig.scene;
-    let cpus = cpus()?;
-    let backends = scene.setup.backends.len();
-    for i in 0..FLOWS {
-        pin(cpus[i % cpus.len()])?;
-        if scene.setup.view == view::PUBLISHED && i % PUBLISH_EVERY == 0 {
-            let loads = rig.loads()?;
-            for slot in 0..backends {
-                let total = i32::try_from(loads[&slot].in_flight)?;
-                rig.publish(slot, |_| total)?;
-            }
-        }
-        let outcome = rig.run(&flow(&scene, i, SYN).bytes(), Port::Near)?;
-        ensure!(outcome.code == TX, "flow {i}: {outcome:?}");
-    }
-    let loads = rig.loads()?;
-    let counts: Vec<_> = (0..backends).map(|slot| loads[&slot].in_flight).collect();
-    let sum: u64 = counts.iter().sum();
-    ensure!(sum == FLOWS as u64, "{sum} flows in flight, of {FLOWS}");
-    Ok(counts)
-}
-
-fn max_over_mean(counts: &[u64]) -> f64 {
-    let max = counts.iter().max().copied().unwrap_or_default();
-    let sum: u64 = counts.iter().sum();
-    max as f64 * counts.len() as f64 / sum as f64
-}
-
 fn two_choices(kind: Kind, setup: Setup) -> Result<()> {
     with_rig(kind, setup, |rig| {
-        let counts = place(rig)?;
+        let counts = place(rig, FLOWS, port(0))?;
         let spread = max_over_mean(&counts);
         ensure!(spread <= BALANCED, "max/mean {spread}: {counts:?}");
         Ok(())
@@ -133,12 +87,15 @@ fn two_choices(kind: Kind, setup: Setup) -> Result<()> {
 }
 
 /// Without a second choice the same flows come out unevenly: it is the choice that balances them.
+///
+/// Chance alone gives about 1.25. That a backend is first in more rows than another adds to it, the
+/// more the larger its share is by chance: a random draw has been seen at 1.6.
 fn one_choice(setup: Setup) -> Result<()> {
     with_rig(Kind::Tcp4, setup, |rig| {
-        let counts = place(rig)?;
+        let counts = place(rig, FLOWS, port(0))?;
         let spread = max_over_mean(&counts);
         ensure!(
-            (1.1..1.6).contains(&spread),
+            (1.1..2.0).contains(&spread),
             "max/mean {spread}: {counts:?}"
         );
         Ok(())
@@ -153,7 +110,7 @@ fn weights(draw: u8) -> Result<()> {
         ..HUNDRED
     };
     with_rig(Kind::Tcp4, setup, |rig| {
-        let counts = place(rig)?;
+        let counts = place(rig, FLOWS, port(0))?;
         let light: u64 = counts.iter().step_by(2).sum();
         let heavy: u64 = counts.iter().skip(1).step_by(2).sum();
         let ratio = heavy as f64 / light as f64;
@@ -176,11 +133,13 @@ fn closed_on_other_cpus() -> Result<()> {
     with_rig(Kind::Tcp4, HUNDRED, |rig| {
         let scene = rig.scene;
         let cpus = cpus()?;
-        let placed = place(rig)?;
+        let placed = place(rig, FLOWS, port(0))?;
         for i in 0..FLOWS {
-            pin(cpus[(i + 1) % cpus.len()])?;
+            if i % 16 == 0 {
+                pin(cpus[(i / 16 + 1) % cpus.len()])?;
+            }
             let last = if i % 2 == 0 { RST } else { FIN | RST | ACK };
-            rig.run(&flow(&scene, i, last).bytes(), Port::Near)?;
+            rig.run(&flow(&scene, port(i), last).bytes(), Port::Near)?;
         }
         for (slot, load) in rig.loads()? {
             ensure!(
@@ -197,7 +156,9 @@ fn closed_on_other_cpus() -> Result<()> {
 fn cpus_race() -> Result<()> {
     with_rig(Kind::Tcp4, HUNDRED, |rig| {
         let scene = rig.scene;
-        let syns: Vec<_> = (0..FLOWS).map(|i| flow(&scene, i, SYN).bytes()).collect();
+        let syns: Vec<_> = (0..FLOWS)
+            .map(|i| flow(&scene, port(i), SYN).bytes())
+            .collect();
         on_all_cpus(rig, &syns)?;
         let opened: u64 = rig.loads()?.values().map(|load| load.opened).sum();
         ensure!(opened == FLOWS as u64, "{opened} opened, of {FLOWS}");
@@ -210,7 +171,7 @@ fn cpus_race() -> Result<()> {
             .flat_map(|i| {
                 let mut reply = scene.reply(backends[&port(i)], FIN | ACK);
                 reply.destination.set_port(port(i));
-                [flow(&scene, i, FIN | ACK).bytes(), reply.bytes()]
+                [flow(&scene, port(i), FIN | ACK).bytes(), reply.bytes()]
             })
             .collect();
         on_all_cpus(rig, &fins)?;
