@@ -8,6 +8,7 @@ mod route;
 mod slots;
 mod spread;
 mod state;
+mod upkeep;
 
 use lb_tests::{
     fixture::Net,
@@ -33,8 +34,10 @@ fn main() {
             }
         }
     }
-    for &(name, test) in spread::TESTS {
-        tests.push((format!("spread::{name}"), Box::new(test)));
+    for (topic, made) in [("spread", spread::TESTS), ("upkeep", upkeep::TESTS)] {
+        for &(name, test) in made {
+            tests.push((format!("{topic}::{name}"), Box::new(test)));
+        }
     }
     harness::run_made(tests).exit()
 }
