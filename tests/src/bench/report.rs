@@ -49,23 +49,25 @@ impl fmt::Display for Report {
 
 fn table(f: &mut fmt::Formatter<'_>, costs: &[Cost]) -> fmt::Result {
     let over_empty = costs.iter().any(|cost| cost.over_empty_ns.is_some());
-    let title = if over_empty { "over empty" } else { "" };
-    writeln!(
+    write!(
         f,
-        "  {:24} {:>6} {:>7} {:>8} {:>6} {title:>11}",
+        "  {:24} {:>6} {:>7} {:>8} {:>6}",
         "", "min", "median", "middle", "ratio"
     )?;
+    if over_empty {
+        write!(f, " {:>11}", "over empty")?;
+    }
     for cost in costs {
-        let over = cost
-            .over_empty_ns
-            .map_or(String::new(), |ns| format!("{ns:.1}"));
-        writeln!(
+        write!(
             f,
-            "  {:24} {:>6} {:>7} {:>8.1} {:>6.2} {over:>11}",
+            "\n  {:24} {:>6} {:>7} {:>8.1} {:>6.2}",
             cost.path, cost.min_ns, cost.median_ns, cost.middle_ns, cost.ratio
         )?;
+        if let Some(ns) = cost.over_empty_ns {
+            write!(f, " {ns:>11.1}")?;
+        }
     }
-    writeln!(f)
+    writeln!(f, "\n")
 }
 
 fn spreads(f: &mut fmt::Formatter<'_>, spreads: &[Spread]) -> fmt::Result {

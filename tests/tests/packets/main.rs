@@ -1,9 +1,10 @@
 //! Packet fixtures on the loaded program, by topic. What each shows stands in its `says`.
 
+mod choice;
 mod drops;
 mod full;
 mod pass;
-mod place;
+mod rewrite;
 mod route;
 mod slots;
 mod spread;
@@ -17,7 +18,8 @@ use lb_tests::{
 
 fn main() {
     let topics = [
-        ("place", place::FIXTURES),
+        ("rewrite", rewrite::FIXTURES),
+        ("choice", choice::FIXTURES),
         ("state", state::FIXTURES),
         ("pass", pass::FIXTURES),
         ("drops", drops::FIXTURES),
