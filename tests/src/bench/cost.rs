@@ -148,6 +148,13 @@ pub fn new_flow(net: &Net, rounds: usize) -> Result<Vec<Cost>> {
                 ));
             }
         }
+        for (name, view) in [("exact", view::EXACT), ("published", view::PUBLISHED)] {
+            let ring = ring(net, view)?;
+            probes.push((
+                format!("{name}, table full, cached"),
+                Box::new(move || opens(&ring, Room::Full)),
+            ));
+        }
         let capped = line(net, view::EXACT, Room::Capped)?;
         probes.push((
             Room::Capped.name().to_owned(),
@@ -194,7 +201,19 @@ fn line(net: &Net, view: u8, room: Room) -> Result<Chain<'_>> {
     Ok(chain)
 }
 
-/// Opens a flow in every service along the line, checks that it was so, and forgets the flows.
+/// Two pairs of services that are each other's backends, and a full table: a SYN goes round between
+/// them, placed anew in each run by entries that are in the CPU's caches.
+fn ring(net: &Net, view: u8) -> Result<Chain<'_>> {
+    let size = 1024;
+    let mut chain = Chain::new(net, Kind::Tcp4, size, u32::MAX)?;
+    chain.link(&[0, 1], &[2, 3], view)?;
+    chain.link(&[2, 3], &[0, 1], view)?;
+    chain.await_next_hops()?;
+    rig::fill(&chain.dataplane.flow_tables()?.v4, size)?;
+    Ok(chain)
+}
+
+/// Opens a flow in every service along the line or ring, checks that it was so, and forgets the flows.
 fn opens(chain: &Chain<'_>, room: Room) -> Result<u64> {
     let expected = match room {
         Room::Entries => None,
