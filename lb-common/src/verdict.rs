@@ -56,7 +56,7 @@ counters! {
     drop NoBackend "no_backend" "the service has no backend that takes new flows",
     drop TupleTaken "tuple_taken" "every candidate already talks to this client address and port through another VIP",
     drop NoEntry "no_entry" "no room for a flow entry, and the backend serves several VIPs so none can be told without one",
-    drop NoRoute "no_route" "the kernel has no usable route to the backend, or the interface to send on is gone",
+    drop NoRoute "no_route" "no usable route to the backend, forwarding is off where the packet came in, or the interface to send on is gone",
     event PlacedTableFull "placed_table_full" "new flow placed without an entry: the flow table is full",
     event PlacedInsertCap "placed_insert_cap" "new flow placed without an entry: over the cap of new entries a second",
     event StatelessReply "stateless_reply" "reply of a flow without an entry, told by its source",

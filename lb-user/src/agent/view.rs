@@ -1,6 +1,6 @@
 //! What the agent shows.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::{Agent, Inner, datapath::Datapath, edit::no_service, refusal::Refusal};
 use crate::{
@@ -115,6 +115,19 @@ fn notes(status: &Status) -> Vec<String> {
                 service.id()
             ));
         }
+    }
+    let attached = |interface: &str| status.attachments.iter().any(|a| a.interface == interface);
+    let backends = status.services.iter().flat_map(|s| &s.backends);
+    let unseen: BTreeSet<&str> = backends
+        .filter_map(|b| b.next_hop.as_ref())
+        .map(|hop| hop.interface.as_str())
+        .filter(|interface| !attached(interface))
+        .collect();
+    for interface in unseen {
+        notes.push(format!(
+            "backends are reached by {interface}, to which lb is not attached: replies that come in \
+             there keep the backend's address; add it to the interfaces and restart"
+        ));
     }
     for attachment in &status.attachments {
         if attachment.mode == "generic" {

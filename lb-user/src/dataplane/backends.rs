@@ -51,6 +51,13 @@ impl Backends {
         }
     }
 
+    /// Whether the slot belongs to the owner of this generation.
+    pub fn is_owner(&self, id: u32, generation: u32) -> bool {
+        self.slots
+            .get(&id)
+            .is_some_and(|(slot, _)| slot.generation == generation)
+    }
+
     /// Fills or changes a slot. The next hop is kept if the address is.
     pub fn set(&mut self, slot: BackendSlot) -> Result<(), Error> {
         let hop = self

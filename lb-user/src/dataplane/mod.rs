@@ -124,7 +124,14 @@ impl Dataplane {
     fn write_one(&mut self, write: &MapWrite) -> Result<(), Error> {
         let maps = &mut self.maps;
         match write {
-            MapWrite::Backend(slot) => lock(&self.backends).set(*slot),
+            MapWrite::Backend(slot) => {
+                let mut backends = lock(&self.backends);
+                if !backends.is_owner(slot.id, slot.generation) {
+                    // What was published of an earlier owner is not the new one's.
+                    maps.loads.publish_nothing(slot.id)?;
+                }
+                backends.set(*slot)
+            }
             MapWrite::ClearBackend { id } => lock(&self.backends).clear(*id),
             MapWrite::Rows { offset, rows } => {
                 for (i, row) in (*offset..).zip(rows) {
@@ -294,6 +301,12 @@ impl LoadMaps {
         self.corrections
             .set(id, correction, 0)
             .map_err(|e| Error::map("CORRECTION", e))
+    }
+
+    /// Tells every CPU that nothing is in flight.
+    pub fn publish_nothing(&mut self, id: u32) -> Result<(), Error> {
+        let cpus = self.cells(id)?.len();
+        self.publish(id, vec![Published::default(); cpus])
     }
 
     /// Tells every CPU what all CPUs together have in flight.

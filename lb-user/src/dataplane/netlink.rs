@@ -11,7 +11,7 @@ use netlink_packet_core::{
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressMessage},
-    link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached},
+    link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage, LinkXdp, XdpAttached},
     neighbour::{
         NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
     },
@@ -41,6 +41,8 @@ pub struct Link {
     pub mac: [u8; 6],
     /// MTU in bytes.
     pub mtu: u32,
+    /// XDP frames can be redirected to it.
+    pub takes_redirects: bool,
     /// What XDP program is attached.
     pub xdp: Option<XdpOnLink>,
 }
@@ -277,12 +279,19 @@ fn link(answer: &RouteNetlinkMessage) -> Option<Link> {
         name: String::new(),
         mac: [0; 6],
         mtu: 0,
+        takes_redirects: true,
         xdp: None,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::LinkInfo(info) => {
+                link.takes_redirects = info.iter().all(|info| match info {
+                    LinkInfo::Kind(kind) => takes_redirects(kind),
+                    _ => true,
+                });
+            }
             LinkAttribute::Address(bytes) => {
                 if let Ok(mac) = bytes.as_slice().try_into() {
                     link.mac = mac;
@@ -293,6 +302,12 @@ fn link(answer: &RouteNetlinkMessage) -> Option<Link> {
         }
     }
     Some(link)
+}
+
+/// Virtual devices that transmit XDP frames (`ndo_xdp_xmit`). VLAN devices, macvlans, bridges and
+/// tunnels do not: what is redirected to them is lost. Hardware has no kind.
+fn takes_redirects(kind: &InfoKind) -> bool {
+    matches!(kind, InfoKind::Veth | InfoKind::Tun | InfoKind::Bond)
 }
 
 fn xdp_on(attributes: &[LinkXdp]) -> Option<XdpOnLink> {

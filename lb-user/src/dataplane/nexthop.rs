@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use super::{
     Error,
     backends::{Backends, NextHop, ip},
-    netlink::{Changes, Neighbour, Netlink},
+    netlink::{Changes, Link, Neighbour, Netlink},
 };
 
 /// How often neighbours are confirmed although nothing changed: packets that bypass the kernel's
@@ -151,12 +151,15 @@ impl Follower {
         if slots.is_empty() {
             return Ok(true);
         }
-        let links: HashMap<u32, [u8; 6]> = self
+        let links: HashMap<u32, Link> = self
             .netlink
             .links()?
             .into_iter()
-            .map(|link| (link.ifindex, link.mac))
+            .map(|link| (link.ifindex, link))
             .collect();
+        // The kernel takes an interface that goes away out of the map.
+        self.redirectable
+            .retain(|ifindex| links.contains_key(ifindex));
         let neighbours: HashMap<(u32, IpAddr), Neighbour> = self
             .netlink
             .neighbours()?
@@ -168,19 +171,23 @@ impl Follower {
         for (id, generation, addr) in slots {
             let route = self.netlink.route(addr)?;
             let mut hop = None;
-            // On this host itself the packet goes up the stack, which the FIB says as well.
-            let local = route.is_some_and(|route| route.local);
+            // To this host itself, or out on a device that takes no redirected frames, the packet goes
+            // up the stack, which the FIB says as well.
+            let by_stack = route.is_some_and(|route| {
+                let link = links.get(&route.ifindex);
+                route.local || link.is_some_and(|link| !link.takes_redirects)
+            });
             if let Some(route) = route
-                && !local
+                && !by_stack
             {
                 let key = (route.ifindex, route.next);
                 let neighbour = neighbours.get(&key);
                 hop = neighbour
                     .zip(links.get(&route.ifindex))
-                    .map(|(neighbour, &source)| NextHop {
+                    .map(|(neighbour, link)| NextHop {
                         ifindex: route.ifindex,
                         destination: neighbour.mac,
-                        source,
+                        source: link.mac,
                     });
                 let every = if hop.is_some() { CONFIRM } else { RETRY };
                 let due = self
@@ -195,7 +202,7 @@ impl Follower {
                 }
                 self.allow_redirect(route.ifindex)?;
             }
-            complete &= hop.is_some() || local;
+            complete &= hop.is_some() || by_stack;
             if lock(&self.backends).set_hop(id, generation, hop)? {
                 match hop {
                     Some(hop) => debug!(backend = %addr, ifindex = hop.ifindex, "next hop known"),

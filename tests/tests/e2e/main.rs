@@ -18,6 +18,7 @@ fn main() {
         ),
         ("udp_echo", traffic::udp_echo),
         ("every_shape_of_network", traffic::every_shape),
+        ("a_device_without_redirects", traffic::no_redirects),
         ("two_choices_spread_2000_over_20", traffic::spread),
         ("a_port_used_again_at_once", traffic::same_port),
         ("flows_are_listed", traffic::flows_are_listed),

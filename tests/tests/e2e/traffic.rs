@@ -12,7 +12,7 @@ use lb_tests::{
     topology::{Shape, Topology, VIPS},
     world::{World, eventually, service, vip_address},
 };
-use std::{collections::BTreeMap, io, net::SocketAddr};
+use std::{collections::BTreeMap, io, net::SocketAddr, thread, time::Duration};
 
 pub fn download_is_whole() -> Result<()> {
     let world = World::new(Shape::Routed, 2, 2)?;
@@ -101,6 +101,36 @@ pub fn every_shape() -> Result<()> {
                 .with_context(|| format!("{shape:?}, {vip}"))?;
         }
     }
+    Ok(())
+}
+
+/// A backend behind a device that takes no redirected frames is reached by way of the stack. The device
+/// is a macvlan, and the agent starts before it is there.
+pub fn no_redirects() -> Result<()> {
+    let world = World::new(Shape::Routed, 1, 1)?;
+    world.works()?;
+    world.bed.balancer.ip(
+        "address del 10.1.0.1/24 dev b0\naddress del 2001:db8:2::1/64 dev b0\n\
+         link add link b0 name over type macvlan mode bridge\nlink set over up\n\
+         address add 10.1.0.1/24 dev over\naddress add 2001:db8:2::1/64 dev over nodad",
+    )?;
+    eventually("connections by way of the macvlan", || {
+        Ok(world.works().is_ok())
+    })?;
+    // And stays reachable: the agent must not find a next hop that leads nowhere.
+    for _ in 0..10 {
+        world.works()?;
+        thread::sleep(Duration::from_millis(200));
+    }
+    let status = world.agent.json(&["status"])?;
+    let counters = status["counters"].as_array().context("no counters")?;
+    let asked = counters
+        .iter()
+        .find(|counter| counter["name"] == "asked_fib");
+    ensure!(
+        asked.is_some_and(|counter| counter["value"].as_u64() > Some(0)),
+        "{counters:?}"
+    );
     Ok(())
 }
 

@@ -25,6 +25,7 @@ pub const TESTS: &[Test] = &[
     ("flows_of_a_backend_that_is_gone", backend_gone),
     ("drift_is_mended", drift),
     ("published_loads_are_compared", published),
+    ("a_new_owner_inherits_no_publication", new_owner),
 ];
 
 /// One tick of the program's clock at least: the shortest that a flow can be idle.
@@ -259,6 +260,29 @@ fn published() -> Result<()> {
         publisher.publish(&slots(rig))?;
         let aware = place(rig, FLOWS)?;
         ensure!(aware == [0, u64::from(FLOWS)], "{aware:?}");
+        Ok(())
+    })
+}
+
+/// A slot's new owner is not taken for as busy as the old one was published to be.
+fn new_owner() -> Result<()> {
+    const PUBLISHED: Setup = Setup {
+        view: view::PUBLISHED,
+        ..TWO
+    };
+    with_rig(Kind::Tcp4, PUBLISHED, |rig| {
+        rig.correct(0, 1000)?;
+        Publisher::new(rig.dataplane.load_maps()?).publish(&slots(rig))?;
+        send(rig, &flow(rig, 0, SYN))?;
+        ensure!(rig.loads()?[&1].opened == 1);
+        rig.replace(0)?;
+        // One flow is in flight at the other backend, and none at the new owner.
+        for number in 1..=FLOWS {
+            send(rig, &flow(rig, number, SYN))?;
+            send(rig, &flow(rig, number, RST))?;
+        }
+        let opened = rig.loads()?[&0].opened;
+        ensure!(opened == u64::from(FLOWS), "{opened} of {FLOWS}");
         Ok(())
     })
 }
