@@ -44,19 +44,17 @@ pub fn find<F: Family<N>, const N: usize>(key: &FlowKey<N>) -> Option<&'static m
 
 /// Sets bits of a flow's state and returns the state before.
 #[inline(always)]
-fn set<const N: usize>(entry: &FlowEntry<N>, bits: u32) -> u32 {
+fn set<const N: usize>(entry: &mut FlowEntry<N>, bits: u32) -> u32 {
     // core::sync::atomic has no `fetch_or` for this target: it wants compare-and-swap, which is more
     // than the instruction set needed here. Only SeqCst: LLVM 22 miscompiles a relaxed fetch whose
     // result is used.
     // SAFETY: an aligned, live word of a map value, written nowhere else but by whole-value inserts.
-    unsafe {
-        atomic_or::<u32, u32, { AtomicOrdering::SeqCst }>((&raw const entry.state).cast_mut(), bits)
-    }
+    unsafe { atomic_or::<u32, u32, { AtomicOrdering::SeqCst }>(&raw mut entry.state, bits) }
 }
 
 /// Ends a flow and gives its in-flight count back, once.
 #[inline(always)]
-fn end<const N: usize>(entry: &FlowEntry<N>) {
+fn end<const N: usize>(entry: &mut FlowEntry<N>) {
     // Of all CPUs that come here for this flow, one sees the bit unset.
     let before = set(entry, state::CLOSED);
     if before & state::CLOSED == 0 {
@@ -76,7 +74,7 @@ pub fn routine<const N: usize>(entry: &FlowEntry<N>, flags: u8) -> bool {
 /// connection on a flow that has ended, or that it has closed itself and so given up: it is to be
 /// placed afresh.
 #[inline(always)]
-pub fn from_client<const N: usize>(entry: &FlowEntry<N>, flags: u8) -> bool {
+pub fn from_client<const N: usize>(entry: &mut FlowEntry<N>, flags: u8) -> bool {
     if flags & TCP_SYN != 0 {
         return flags & TCP_ACK != 0 || entry.state & (state::CLOSED | state::FIN_CLIENT) == 0;
     }
@@ -172,7 +170,11 @@ pub fn follow_hop<F: Family<N>, const N: usize>(
 /// Forgets a flow, both entries of it, as far as they are still its own. Its count is given back if
 /// that has not happened yet.
 #[inline(never)]
-pub fn forget<F: Family<N>, const N: usize>(key: &FlowKey<N>, entry: &FlowEntry<N>, stale: bool) {
+pub fn forget<F: Family<N>, const N: usize>(
+    key: &FlowKey<N>,
+    entry: &mut FlowEntry<N>,
+    stale: bool,
+) {
     if !stale {
         end(entry);
     }
