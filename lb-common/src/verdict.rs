@@ -63,6 +63,8 @@ counters! {
     event AskedFib "asked_fib" "packet sent by the kernel's FIB because the backend's next hop was not known",
     event NoNeighbour "no_neighbour" "packet handed to the stack to resolve its next hop",
     event Stale "stale" "packet of a flow whose backend is gone: placed afresh",
+    event EchoReply "echo_reply" "echo request to a VIP, answered here",
+    event IcmpError "icmp_error" "ICMP error about a packet of a flow, passed on to the end that sent it",
 }
 
 impl Counter {

@@ -30,6 +30,8 @@ pub const IPV4_VERSION_IHL: u8 = 0x45;
 pub const IPV4_FRAGMENT: usize = offset_of!(Ipv4Hdr, frags);
 /// "More fragments" and the fragment offset, as the word lies in the packet: non-zero in every fragment.
 pub const IPV4_FRAGMENT_MASK: u16 = 0x3fff_u16.to_be();
+/// The fragment offset alone: zero where the packet's first bytes are.
+pub const IPV4_OFFSET_MASK: u16 = 0x1fff_u16.to_be();
 /// Offset of the TTL.
 pub const IPV4_TTL: usize = offset_of!(Ipv4Hdr, ttl);
 /// Offset of the protocol.
@@ -60,6 +62,10 @@ pub const IPV6_DST: usize = offset_of!(Ipv6Hdr, dst_addr);
 pub const TCP: u8 = 6;
 /// Protocol number of UDP.
 pub const UDP: u8 = 17;
+/// Protocol number of ICMP.
+pub const ICMP: u8 = 1;
+/// Protocol number of ICMPv6.
+pub const ICMPV6: u8 = 58;
 
 /// Length of a TCP header without options.
 pub const TCP_LEN: usize = TcpHdr::LEN;
@@ -88,6 +94,34 @@ pub const UDP_CHECK: usize = offset_of!(UdpHdr, check);
 pub const L4_SRC_PORT: usize = 0;
 /// Offset of the destination port in TCP and UDP alike.
 pub const L4_DST_PORT: usize = 2;
+
+/// Length of the header that echo messages and errors have, in ICMP and ICMPv6 alike. Behind it an error
+/// quotes the packet that it is about, from its IP header on.
+pub const ICMP_LEN: usize = 8;
+/// Offset of type and code, taken as one word.
+pub const ICMP_TYPE_CODE: usize = 0;
+/// Offset of the checksum. In ICMPv6 it covers the addresses too (RFC 4443 section 2.3).
+pub const ICMP_CHECK: usize = 2;
+/// How much of the quoted packet's TCP or UDP header there is at least (RFC 792).
+pub const ICMP_QUOTED_LEN: usize = 8;
+/// Echo request of ICMP.
+pub const ICMP_ECHO: u8 = 8;
+/// Echo reply of ICMP.
+pub const ICMP_ECHO_REPLY: u8 = 0;
+/// "Destination unreachable", with "fragmentation needed" among its codes.
+pub const ICMP_UNREACHABLE: u8 = 3;
+/// "Time exceeded".
+pub const ICMP_TIME_EXCEEDED: u8 = 11;
+/// "Parameter problem".
+pub const ICMP_PARAMETER: u8 = 12;
+/// Echo request of ICMPv6.
+pub const ICMPV6_ECHO: u8 = 128;
+/// Echo reply of ICMPv6.
+pub const ICMPV6_ECHO_REPLY: u8 = 129;
+/// First of ICMPv6's errors: destination unreachable, packet too big, time exceeded, parameter problem.
+pub const ICMPV6_FIRST_ERROR: u8 = 1;
+/// Last of them.
+pub const ICMPV6_LAST_ERROR: u8 = 4;
 
 #[cfg(test)]
 mod tests {

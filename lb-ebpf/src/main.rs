@@ -4,6 +4,9 @@
 //! [`parse`] finds the 5-tuple, [`track`] knows the flow or not; if not, [`service`] tells whether it
 //! is for a VIP, [`pick`] chooses the backend and [`track`] remembers the choice; [`rewrite`] changes
 //! the headers and [`forward`] finds the way out. What is not for a VIP passes untouched.
+//!
+//! ICMP has stages of its own, in the order that [`icmp`] gives: [`echo`] answers pings of a VIP,
+//! [`quote`] reads and rewrites the packet that an error quotes.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",
@@ -18,9 +21,13 @@
 fn main() {}
 
 #[cfg(target_arch = "bpf")]
+mod echo;
+#[cfg(target_arch = "bpf")]
 mod family;
 #[cfg(target_arch = "bpf")]
 mod forward;
+#[cfg(target_arch = "bpf")]
+mod icmp;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
@@ -29,6 +36,8 @@ mod packet;
 mod parse;
 #[cfg(target_arch = "bpf")]
 mod pick;
+#[cfg(target_arch = "bpf")]
+mod quote;
 #[cfg(target_arch = "bpf")]
 mod rewrite;
 #[cfg(target_arch = "bpf")]

@@ -25,6 +25,10 @@ pub static FLOWS6: HashMap<FlowKey6, FlowEntry6> = HashMap::with_max_entries(1 <
 #[map]
 pub static SERVICES: HashMap<ServiceKey, Service> = HashMap::with_max_entries(1024, 0);
 
+/// Addresses that have a service, IPv4 mapped. Written by the agent. Size set at load.
+#[map]
+pub static VIPS: HashMap<[u32; 4], u32> = HashMap::with_max_entries(1024, 0);
+
 /// Candidate rows of all services. Written by the agent, a region at a time and before a service
 /// points to it. Size set at load.
 #[map]

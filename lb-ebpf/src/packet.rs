@@ -24,6 +24,16 @@ impl Packet {
         }
     }
 
+    /// The frame without its first `len` bytes, for headers that have others before them. Bounds shown
+    /// on the one are not known of the other.
+    #[inline(always)]
+    pub fn behind(&self, len: usize) -> Self {
+        Self {
+            data: self.data.wrapping_add(len),
+            end: self.end,
+        }
+    }
+
     /// Length in bytes of the linear part of the frame.
     #[inline(always)]
     pub fn len(&self) -> u64 {

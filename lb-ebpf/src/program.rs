@@ -12,6 +12,7 @@ use lb_common::{
 use crate::{
     family::{Family, V4, V6},
     forward::{self, Way},
+    icmp::{self, Icmp},
     maps::{BACKENDS, DEVICES},
     packet::Packet,
     parse::{self, Segment, Tcp, Transport, Udp},
@@ -44,7 +45,7 @@ pub fn clock(_ctx: XdpContext) -> u32 {
 
 /// Carries out a verdict.
 #[inline(always)]
-fn act(verdict: Verdict) -> u32 {
+pub fn act(verdict: Verdict) -> u32 {
     match verdict {
         Verdict::Pass | Verdict::PassForward => xdp_action::XDP_PASS,
         Verdict::Tx => xdp_action::XDP_TX,
@@ -66,14 +67,16 @@ fn act(verdict: Verdict) -> u32 {
 }
 
 #[inline(always)]
-fn family<F: Family<N>, const N: usize>(ctx: &XdpContext, packet: &Packet) -> u32 {
-    // The ports, which both protocols have in the same place, are in the first 8 bytes.
+fn family<F: Icmp<N>, const N: usize>(ctx: &XdpContext, packet: &Packet) -> u32 {
+    // The ports, which both protocols have in the same place, are in the first 8 bytes; an ICMP header
+    // has as many.
     if !packet.has(F::L4 + wire::UDP_LEN) || !F::plain(packet) {
         return xdp_action::XDP_PASS;
     }
     match F::proto(packet) {
         wire::TCP => balance::<F, Tcp, N>(ctx, packet),
         wire::UDP => balance::<F, Udp, N>(ctx, packet),
+        proto if proto == F::ICMP => icmp::message::<F, N>(ctx),
         _ => xdp_action::XDP_PASS,
     }
 }

@@ -14,7 +14,7 @@ use lb_common::{
 };
 
 use super::{
-    Endpoints, Error, LoadMaps, Rows, Services,
+    Endpoints, Error, LoadMaps, Rows, Services, Vips,
     backends::Backends,
     clock::{self, Clock},
     flows::{FlowTable, FlowTables},
@@ -46,6 +46,7 @@ const STATELESS_FOR: Duration = Duration::from_secs(60);
 /// The maps of the loaded object that the agent works with.
 pub struct Maps {
     pub services: Services,
+    pub vips: Vips,
     pub rows: Rows,
     pub endpoints: Endpoints,
     pub counters: PerCpuArray<MapData, u64>,
@@ -68,6 +69,7 @@ pub fn load(options: &Options) -> Result<(Ebpf, Maps, Backends, DevMapHash<MapDa
         ("FLOWS4", options.flow_table_size),
         ("FLOWS6", options.flow_table_size),
         ("SERVICES", options.max_services),
+        ("VIPS", options.max_services),
         ("ROWS", options.candidate_rows),
         ("BACKENDS", options.max_backends),
         ("LOAD", options.max_backends),
@@ -109,6 +111,7 @@ pub fn load(options: &Options) -> Result<(Ebpf, Maps, Backends, DevMapHash<MapDa
     let devices = opener.open("DEVICES", DevMapHash::try_from)?;
     let maps = Maps {
         services: opener.open("SERVICES", HashMap::try_from)?,
+        vips: opener.open("VIPS", HashMap::try_from)?,
         rows: opener.array("ROWS")?,
         endpoints: opener.open("ENDPOINTS", HashMap::try_from)?,
         counters: opener.open("COUNTERS", PerCpuArray::try_from)?,
@@ -121,10 +124,11 @@ pub fn load(options: &Options) -> Result<(Ebpf, Maps, Backends, DevMapHash<MapDa
 }
 
 /// Every map of the object, in the order in which a packet meets them.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "FLOWS4",
     "FLOWS6",
     "SERVICES",
+    "VIPS",
     "ROWS",
     "BACKENDS",
     "LOAD",

@@ -146,6 +146,11 @@ impl Dataplane {
                 .insert(key, value, 0)
                 .map_err(|e| map_error("SERVICES", self.options.max_services, "max_services", e)),
             MapWrite::RemoveService { key } => remove(&mut maps.services, key, "SERVICES"),
+            MapWrite::Vip { addr } => maps
+                .vips
+                .insert(addr, 0, 0)
+                .map_err(|e| map_error("VIPS", self.options.max_services, "max_services", e)),
+            MapWrite::RemoveVip { addr } => remove(&mut maps.vips, addr, "VIPS"),
             MapWrite::Endpoint { key, value } => maps
                 .endpoints
                 .insert(key, value, 0)
@@ -320,5 +325,6 @@ impl LoadMaps {
 
 // The types of the maps that `load` opens, in one place.
 type Services = BpfHashMap<MapData, ServiceKey, Service>;
+type Vips = BpfHashMap<MapData, [u32; 4], u32>;
 type Endpoints = BpfHashMap<MapData, EndpointKey, Endpoint>;
 type Rows = Array<MapData, Row>;

@@ -33,6 +33,16 @@ pub enum MapWrite {
         /// VIP, port and protocol.
         key: ServiceKey,
     },
+    /// Takes an address for a VIP: pings of it are answered.
+    Vip {
+        /// The address, network byte order; IPv4 mapped.
+        addr: [u32; 4],
+    },
+    /// Takes that back: no service has the address any more.
+    RemoveVip {
+        /// The address.
+        addr: [u32; 4],
+    },
     /// Says where replies from a backend belong when no flow entry does.
     Endpoint {
         /// Address, port and protocol of the backend.

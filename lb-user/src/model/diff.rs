@@ -6,8 +6,8 @@
 //!
 //! 1. an endpoint that gets a second user: the flag off its backends, then the endpoint away;
 //! 2. new and changed backends; endpoints; the flag on backends that have become the only user;
-//! 3. of each changed service the new rows, then the service itself: the swap;
-//! 4. removed services, then endpoints whose service or backend goes;
+//! 3. of each changed service the new rows, then the service itself: the swap; then new VIPs;
+//! 4. VIPs without a service, removed services, then endpoints whose service or backend goes;
 //! 5. cleared slots.
 
 use std::{
@@ -147,6 +147,11 @@ impl Plan {
                 value,
             })
         }));
+        let vips = state.vips();
+        writes.extend(vips.iter().map(|&addr| MapWrite::Vip { addr }));
+        let gone = self.next.vips();
+        let gone = gone.difference(&vips);
+        writes.extend(gone.map(|&addr| MapWrite::RemoveVip { addr }));
         let live = |state: &State, id| state.service(id).is_some_and(|s| s.value.is_some());
         for (id, _) in self.next.services() {
             if live(&self.next, id) && !live(state, id) {
@@ -360,6 +365,11 @@ fn writes(old: &State, next: &State, cleared: &[u32], new_tables: &[ServiceId]) 
             });
         }
     }
+    let (had_vips, has_vips) = (old.vips(), next.vips());
+    let new_vips = has_vips.difference(&had_vips);
+    writes.extend(new_vips.map(|&addr| MapWrite::Vip { addr }));
+    let gone_vips = had_vips.difference(&has_vips);
+    writes.extend(gone_vips.map(|&addr| MapWrite::RemoveVip { addr }));
     for (id, service) in old.services() {
         let stays = next.service(id).is_some_and(|s| s.value.is_some());
         if service.value.is_some() && !stays {

@@ -21,6 +21,7 @@ struct Maps {
     rows: HashMap<u32, Row>,
     services: HashMap<ServiceKey, Service>,
     endpoints: HashMap<EndpointKey, Endpoint>,
+    vips: BTreeSet<[u32; 4]>,
 }
 
 impl Maps {
@@ -47,6 +48,12 @@ impl Maps {
             }
             MapWrite::RemoveService { key } => {
                 self.services.remove(&key);
+            }
+            MapWrite::Vip { addr } => {
+                self.vips.insert(addr);
+            }
+            MapWrite::RemoveVip { addr } => {
+                self.vips.remove(&addr);
             }
             MapWrite::Endpoint { key, value } => {
                 self.endpoints.insert(key, value);
@@ -77,6 +84,9 @@ impl Maps {
             assert!(!candidates.is_empty());
             assert!(candidates.iter().all(|id| self.backends.contains_key(id)));
         }
+        for vip in &self.vips {
+            assert!(self.services.keys().any(|key| key.addr == *vip));
+        }
         for (key, endpoint) in &self.endpoints {
             let slot = &self.backends[&endpoint.backend];
             assert_eq!((slot.addr, slot.port), (key.addr, key.port));
@@ -106,6 +116,8 @@ impl Maps {
             assert_eq!(expected, takers);
             assert!(service.rows >= p2c::rows_for(takers.len() as u32));
         }
+        let vips: BTreeSet<_> = self.services.keys().map(|key| key.addr).collect();
+        assert_eq!(self.vips, vips);
         let slots: HashMap<u32, BackendSlot> = state
             .backends()
             .map(|(_, _, b)| (b.slot.id, b.slot))
@@ -296,6 +308,24 @@ fn a_removed_service_leaves_only_flows() {
 }
 
 #[test]
+fn an_address_is_a_vip_while_it_has_a_service() {
+    let (mut state, mut maps) = (State::new(LIMITS, 1), Maps::default());
+    let [web, tls] = ["192.0.2.1:80", "192.0.2.1:443"].map(|vip| service(vip, &[]));
+    let addr = web.id().key().addr;
+    let both = spec(&[web, tls.clone()]);
+    let writes = step(&mut state, &mut maps, &both, 0, drain);
+    assert_eq!(writes.last(), Some(&MapWrite::Vip { addr }));
+    let of_vips = |writes: Vec<MapWrite>| {
+        let is = |w: &MapWrite| matches!(w, MapWrite::Vip { .. } | MapWrite::RemoveVip { .. });
+        writes.into_iter().filter(is).collect::<Vec<_>>()
+    };
+    let writes = step(&mut state, &mut maps, &spec(&[tls]), 0, drain);
+    assert_eq!(of_vips(writes), []);
+    let writes = step(&mut state, &mut maps, &Spec::default(), 0, drain);
+    assert_eq!(of_vips(writes), [MapWrite::RemoveVip { addr }]);
+}
+
+#[test]
 fn an_endpoint_of_two_services_tells_nothing() {
     let (mut state, mut maps) = (State::new(LIMITS, 1), Maps::default());
     let a = service("192.0.2.1:80", &[("10.0.0.1:80", 1)]);
@@ -367,7 +397,8 @@ fn what_is_used_up_is_named() {
 fn any_service(vip: u8) -> impl Strategy<Value = ServiceSpec> {
     let backend = (0_u8..6, 0_u16..4, any::<bool>());
     (prop::collection::vec(backend, 0..7), 1_u8..=4).prop_map(move |(backends, choices)| {
-        let mut wanted = service(&format!("192.0.2.{vip}:80"), &[]);
+        // Two of the three share an address.
+        let mut wanted = service(&format!("192.0.2.{}:{vip}", vip / 2), &[]);
         wanted.choices = choices;
         for (host, weight, up) in backends {
             let address = SocketAddr::from(([10, 0, 0, host + 1], 80));

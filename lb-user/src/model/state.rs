@@ -148,6 +148,14 @@ impl State {
             .collect()
     }
 
+    /// The VIP map: the addresses that have a service.
+    pub(super) fn vips(&self) -> BTreeSet<[u32; 4]> {
+        self.services()
+            .filter(|(_, service)| service.value.is_some())
+            .map(|(id, _)| id.key().addr)
+            .collect()
+    }
+
     /// The state after the writes of a plan failed at some point and were undone: as before, except
     /// that generations and rows which may have been seen are not given out again.
     pub(super) fn after_failure(&mut self, failed: &Self, now_ms: u64) {
