@@ -3,6 +3,7 @@
 mod choice;
 mod drops;
 mod full;
+mod icmp;
 mod pass;
 mod rewrite;
 mod route;
@@ -26,6 +27,7 @@ fn main() {
         ("route", route::FIXTURES),
         ("slots", slots::FIXTURES),
         ("full", full::FIXTURES),
+        ("icmp", icmp::FIXTURES),
     ];
     let mut tests: Vec<MadeTest> = Vec::new();
     for (topic, fixtures) in topics {

@@ -199,8 +199,8 @@ pub const FIXTURES: &[Fixture] = &[
         loads: one_open,
     },
     Fixture {
-        name: "icmp",
-        says: "an echo request to a VIP, and other protocols",
+        name: "other_protocols",
+        says: "other protocols, and what their numbers make of a TCP or UDP header",
         kinds: ALL,
         setup: ONE,
         steps: |s| {
