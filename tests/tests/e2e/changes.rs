@@ -251,7 +251,7 @@ pub fn in_flight(agent: &Agent) -> Result<u64> {
 }
 
 /// A counter of the packet program, by its name.
-fn counter(agent: &Agent, name: &str) -> Result<u64> {
+pub fn counter(agent: &Agent, name: &str) -> Result<u64> {
     let status = agent.json(&["status"])?;
     // What is 0 may be left out.
     Ok(find(&status["counters"], "name", name)

@@ -3,6 +3,7 @@
 
 mod bad_config;
 mod changes;
+mod icmp;
 mod lifecycle;
 mod passed;
 mod traffic;
@@ -45,6 +46,9 @@ fn main() {
         ("traffic_not_for_a_vip", passed::to_the_balancer),
         ("traffic_through_the_balancer", passed::through_the_balancer),
         ("other_ports_of_a_vip", passed::other_ports),
+        ("pings_of_a_vip", icmp::pings),
+        ("path_mtu_behind_the_client", icmp::path_mtu),
+        ("refused_datagrams_are_refused", icmp::unreachable_port),
     ])
     .exit()
 }

@@ -33,7 +33,7 @@ pub fn to_the_balancer() -> Result<()> {
         ensure!(world.client(get(server, "/"))?.backend == "balancer");
         let reply = world.client(async move { Questions::to(server).await?.ask(b"x").await })?;
         ensure!(reply == "balancer");
-        ping(&world, address)?;
+        ping(&world, address, b"abcdefghijklmnopq")?;
     }
     world.works()
 }
@@ -47,7 +47,7 @@ pub fn through_the_balancer() -> Result<()> {
         ensure!(world.client(get(other, "/"))?.backend == "other");
         let reply = world.client(async move { Questions::to(other).await?.ask(b"x").await })?;
         ensure!(reply == "other");
-        ping(&world, other.ip())?;
+        ping(&world, other.ip(), b"abcdefghijklmnopq")?;
         // The very port that the VIP's flows go to.
         let same = host.address(vip, BACKEND_PORT);
         ensure!(world.client(get(same, "/"))?.backend == "b1");
@@ -78,8 +78,7 @@ pub fn other_ports() -> Result<()> {
 }
 
 /// Sends an echo request from the client, and checks the reply.
-fn ping(world: &World, to: IpAddr) -> Result<()> {
-    const PAYLOAD: &[u8] = b"abcdefghijklmnopq";
+pub fn ping(world: &World, to: IpAddr, payload: &[u8]) -> Result<()> {
     let client = &world.bed.client.netns;
     client.sysctl("ipv4/ping_group_range", "0 0")?;
     client.run(|| {
@@ -90,12 +89,12 @@ fn ping(world: &World, to: IpAddr) -> Result<()> {
         socket.set_read_timeout(Some(Duration::from_secs(30)))?;
         socket.connect(SocketAddr::new(to, 0))?;
         // Type, code, checksum and id (the kernel's), sequence.
-        socket.send(&[&[request, 0, 0, 0, 0, 0, 0, 1], PAYLOAD].concat())?;
-        let mut buffer = [0; 100];
+        socket.send(&[&[request, 0, 0, 0, 0, 0, 0, 1], payload].concat())?;
+        let mut buffer = [0; 2000];
         let length = socket
             .recv(&mut buffer)
             .with_context(|| format!("no echo reply from {to}"))?;
-        ensure!(buffer[0] == reply && &buffer[8..length] == PAYLOAD);
+        ensure!(buffer[0] == reply && &buffer[8..length] == payload);
         Ok(())
     })
 }
