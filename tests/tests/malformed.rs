@@ -2,7 +2,7 @@
 //! reason counted, or changes in them what NAT changes and nothing else. Nothing here is random from
 //! run to run: what fails once fails again.
 
-use std::cell::Cell;
+use std::{cell::Cell, net::SocketAddr};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lb_common::verdict::Counter;
@@ -32,7 +32,7 @@ const SETUP: Setup = Setup {
 fn main() {
     let mut tests: Vec<MadeTest> = Vec::new();
     for &kind in ALL {
-        for origin in [Origin::Client, Origin::Backend, Origin::Stranger] {
+        for origin in Origin::ALL {
             let mut add = |name: &str, run: fn(&mut Suite) -> Result<()>| {
                 let name = format!("{name}::{}::{}", origin.name(), kind.name());
                 tests.push((name, Box::new(move || suite(kind, origin, run))));
@@ -54,14 +54,28 @@ enum Origin {
     Backend,
     /// Somebody, to an address that is no VIP, nor a mistake away from one.
     Stranger,
+    /// A client, who pings a VIP.
+    Pinger,
+    /// Routers and backends, with errors about packets of a flow.
+    Router,
 }
 
 impl Origin {
+    const ALL: [Self; 5] = [
+        Self::Client,
+        Self::Backend,
+        Self::Stranger,
+        Self::Pinger,
+        Self::Router,
+    ];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
             Self::Backend => "backend",
             Self::Stranger => "stranger",
+            Self::Pinger => "pinger",
+            Self::Router => "router",
         }
     }
 }
@@ -118,18 +132,32 @@ impl Suite<'_> {
             frame.source.set_port(40_001);
             frame
         };
-        let frames = match self.origin {
-            Origin::Client => vec![scene.request(ACK), other(scene.request(SYN))],
-            Origin::Backend => vec![scene.reply(backend, ACK)],
+        let payload = |frame: Frame| frame.payload(PAYLOAD);
+        let bytes = |frame: Frame| payload(frame).bytes();
+        Ok(match self.origin {
+            Origin::Client => vec![bytes(scene.request(ACK)), bytes(other(scene.request(SYN)))],
+            Origin::Backend => vec![bytes(scene.reply(backend, ACK))],
             Origin::Stranger => vec![
-                scene.request(ACK).to(scene.elsewhere()),
-                scene.request(SYN).to(scene.elsewhere()),
+                bytes(scene.request(ACK).to(scene.elsewhere())),
+                bytes(scene.request(SYN).to(scene.elsewhere())),
+                scene.ping(7, 1, PAYLOAD).to(scene.elsewhere().ip()).bytes(),
             ],
-        };
-        Ok(frames
-            .into_iter()
-            .map(|frame| frame.payload(PAYLOAD).bytes())
-            .collect())
+            Origin::Pinger => vec![scene.ping(7, 1, PAYLOAD).bytes()],
+            Origin::Router => {
+                let reply = payload(scene.reply(backend, ACK).from(scene.vip()));
+                let request = payload(scene.request(ACK).to(scene.backend(backend)));
+                let error = |source: SocketAddr, about: &Frame, len| {
+                    scene
+                        .error(scene.too_big(), source.ip(), about, len)
+                        .bytes()
+                };
+                vec![
+                    error(scene.elsewhere(), &reply, 8),
+                    error(scene.elsewhere(), &reply, 1500),
+                    error(scene.backend(backend), &request, 1500),
+                ]
+            }
+        })
     }
 
     /// Runs the program on a frame and judges what came of it.
@@ -154,8 +182,12 @@ impl Suite<'_> {
                 "dropped, counted {counted:?}"
             ),
             TX | REDIRECT => {
-                ensure!(counted.is_empty(), "counted {counted:?}");
-                self.judge_rewrite(input, &outcome.bytes)?;
+                match counted {
+                    [] => self.judge_rewrite(input, &outcome.bytes)?,
+                    [Counter::EchoReply] => self.judge_reply(input, &outcome.bytes)?,
+                    [Counter::IcmpError] => self.judge_error(input, &outcome.bytes)?,
+                    _ => bail!("counted {counted:?}"),
+                }
                 self.rewritten.update(|count| count + 1);
             }
             code => bail!("XDP code {code}"),
@@ -167,7 +199,6 @@ impl Suite<'_> {
     fn judge_rewrite(&self, input: &[u8], output: &[u8]) -> Result<()> {
         let fields = Fields::of(self.scene.kind.is_v4());
         let proto = input[fields.proto];
-        ensure!(input.len() == output.len(), "the length changed");
         ensure!(proto == 6 || proto == 17, "rewritten, protocol {proto}");
         let checksum = fields.l4 + if proto == 6 { 16 } else { 6 };
         let mut mutable = vec![(0, 12), (fields.ttl, 1), (checksum, 2)];
@@ -179,12 +210,7 @@ impl Suite<'_> {
             false => (fields.source, fields.l4),
         };
         mutable.extend([(addr, fields.addr), (port, 2)]);
-        for at in 0..input.len() {
-            let may = mutable
-                .iter()
-                .any(|&(from, len)| (from..from + len).contains(&at));
-            ensure!(may || input[at] == output[at], "byte {at} changed");
-        }
+        only_changes(input, output, &mutable)?;
         ensure!(output[fields.ttl] == input[fields.ttl].wrapping_sub(1) && output[fields.ttl] > 0);
         if fields.ip_checksum.is_some() {
             let header = |bytes: &[u8]| sum(&bytes[ETHERNET..ETHERNET + 20]);
@@ -202,6 +228,71 @@ impl Suite<'_> {
             };
             ensure!(covered(input) == covered(output), "checksum");
             ensure!(proto == 6 || output[checksum..][..2] != [0, 0], "now none");
+        }
+        Ok(())
+    }
+
+    /// Addresses have changed places, the type is that of a reply; the checksum is as wrong or right as
+    /// before.
+    fn judge_reply(&self, input: &[u8], output: &[u8]) -> Result<()> {
+        let fields = Fields::of(self.scene.kind.is_v4());
+        let mut mutable = fields.of_message();
+        mutable.extend([
+            (fields.source, 2 * fields.addr),
+            (fields.l4, 1),
+            (fields.ttl, 1),
+        ]);
+        only_changes(input, output, &mutable)?;
+        let field = |bytes: &[u8], at, len| bytes[at..at + len].to_vec();
+        for (one, other, len) in [(0, 6, 6), (fields.source, fields.destination, fields.addr)] {
+            ensure!(field(input, one, len) == field(output, other, len));
+            ensure!(field(input, other, len) == field(output, one, len));
+        }
+        ensure!(output[fields.ttl] == 64);
+        fields.same_sums(input, output)
+    }
+
+    /// What has changed is one address and port of the quoted packet, the error's address at the other
+    /// end, and checksums, which are as wrong or right as before.
+    fn judge_error(&self, input: &[u8], output: &[u8]) -> Result<()> {
+        let fields = Fields::of(self.scene.kind.is_v4());
+        let quoted = fields.quoted();
+        let to_backend = output[quoted.destination..][..fields.addr]
+            == input[quoted.destination..][..fields.addr];
+        let (addr, quoted_addr, port) = match to_backend {
+            true => (fields.destination, quoted.source, quoted.l4),
+            false => (fields.source, quoted.destination, quoted.l4 + 2),
+        };
+        let mut mutable = fields.of_message();
+        mutable.extend(quoted.ip_checksum.map(|at| (at, 2)));
+        let checksum = quoted.l4 + if input[quoted.proto] == 6 { 16 } else { 6 };
+        mutable.extend([
+            (fields.ttl, 1),
+            (addr, fields.addr),
+            (quoted_addr, fields.addr),
+            (port, 2),
+            (checksum, 2),
+        ]);
+        only_changes(input, output, &mutable)?;
+        ensure!(output[fields.ttl] == input[fields.ttl].wrapping_sub(1) && output[fields.ttl] > 0);
+        fields.same_sums(input, output)?;
+        if let Some(at) = quoted.ip_checksum {
+            let header = |bytes: &[u8]| sum(&bytes[at - 10..at + 10]);
+            ensure!(header(input) == header(output), "quoted IP checksum");
+        }
+        let whole = checksum + 2 <= fields.l4 + fields.message_len(input);
+        let none = input[quoted.proto] == 17 && input[checksum..][..2] == [0, 0];
+        if whole && !none {
+            let covered = |bytes: &[u8]| {
+                let addresses = &bytes[quoted.source..][..2 * fields.addr];
+                let ports = &bytes[quoted.l4..][..4];
+                sum(&[addresses, ports, &bytes[checksum..][..2]].concat())
+            };
+            ensure!(covered(input) == covered(output), "quoted checksum");
+        } else {
+            let end = (checksum + 2).min(input.len());
+            let at = checksum.min(end);
+            ensure!(input[at..end] == output[at..end], "no whole checksum");
         }
         Ok(())
     }
@@ -257,6 +348,69 @@ impl Fields {
             }
         }
     }
+}
+
+impl Fields {
+    /// Those of the packet that an ICMP error quotes.
+    fn quoted(&self) -> Self {
+        let by = self.l4 + 8 - ETHERNET;
+        Self {
+            proto: self.proto + by,
+            ttl: self.ttl + by,
+            ip_checksum: self.ip_checksum.map(|at| at + by),
+            source: self.source + by,
+            destination: self.destination + by,
+            addr: self.addr,
+            l4: self.l4 + by,
+        }
+    }
+
+    /// Ranges that change in every ICMP message that is answered or passed on: MACs and checksums.
+    fn of_message(&self) -> Vec<(usize, usize)> {
+        let mut ranges = vec![(0, 12), (self.l4 + 2, 2)];
+        ranges.extend(self.ip_checksum.map(|at| (at, 2)));
+        ranges
+    }
+
+    /// Length of what follows the IP header, as that says.
+    fn message_len(&self, frame: &[u8]) -> usize {
+        let (at, headers) = match self.ip_checksum {
+            Some(_) => (16, 20),
+            None => (18, 0),
+        };
+        usize::from(u16::from_be_bytes([frame[at], frame[at + 1]])) - headers
+    }
+
+    /// The IP header, and all that the checksum of an ICMP message covers, have the sums they had.
+    fn same_sums(&self, input: &[u8], output: &[u8]) -> Result<()> {
+        let len = self.message_len(input);
+        let covered = |bytes: &[u8]| {
+            let mut covered = bytes[self.l4..self.l4 + len].to_vec();
+            covered.resize(len.next_multiple_of(2), 0);
+            if self.ip_checksum.is_none() {
+                covered.extend(&bytes[self.source..][..2 * self.addr]);
+            }
+            sum(&covered)
+        };
+        ensure!(covered(input) == covered(output), "ICMP checksum");
+        if self.ip_checksum.is_some() {
+            let header = |bytes: &[u8]| sum(&bytes[ETHERNET..ETHERNET + 20]);
+            ensure!(header(input) == header(output), "IP checksum");
+        }
+        Ok(())
+    }
+}
+
+/// Checks that only these ranges (start and length) have changed.
+fn only_changes(input: &[u8], output: &[u8], mutable: &[(usize, usize)]) -> Result<()> {
+    ensure!(input.len() == output.len(), "the length changed");
+    for at in 0..input.len() {
+        let may = mutable
+            .iter()
+            .any(|&(from, len)| (from..from + len).contains(&at));
+        ensure!(may || input[at] == output[at], "byte {at} changed");
+    }
+    Ok(())
 }
 
 /// The one's-complement sum of 16-bit words (RFC 1071), with one form of 0.
