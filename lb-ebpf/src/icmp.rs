@@ -131,6 +131,8 @@ impl Icmp<4> for V6 {
 }
 
 /// An ICMP message in a packet that is [`plain`](Family::plain).
+///
+/// One function for all of it: its frame and those of the functions behind it add up.
 #[inline(never)]
 pub fn message<F: Icmp<N>, const N: usize>(ctx: &XdpContext) -> u32 {
     let packet = Packet::new(ctx);
@@ -149,22 +151,21 @@ pub fn message<F: Icmp<N>, const N: usize>(ctx: &XdpContext) -> u32 {
             return xdp_action::XDP_TX;
         }
     } else if F::is_error(kind) {
-        return error::<F, N>(ctx, len);
+        return error::<F, N>(ctx, &packet, len);
     }
     xdp_action::XDP_PASS
 }
 
 /// An error. One that quotes no packet of a known flow passes.
-#[inline(never)]
-fn error<F: Icmp<N>, const N: usize>(ctx: &XdpContext, len: u32) -> u32 {
-    let packet = Packet::new(ctx);
-    let Some(quote) = quote::read::<F, N>(&packet, len) else {
+#[inline(always)]
+fn error<F: Icmp<N>, const N: usize>(ctx: &XdpContext, packet: &Packet, len: u32) -> u32 {
+    let Some(quote) = quote::read::<F, N>(packet, len) else {
         return xdp_action::XDP_PASS;
     };
     let Some(entry) = track::find::<F, N>(&quote.key) else {
         return xdp_action::XDP_PASS;
     };
-    act(deliver::<F, N>(ctx, &packet, &quote, entry).unwrap_or(Verdict::Pass))
+    act(deliver::<F, N>(ctx, packet, &quote, entry).unwrap_or(Verdict::Pass))
 }
 
 /// Rewrites an error and sends it the way of the flow's packets from where it comes.
