@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    ops::ControlFlow,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
@@ -74,18 +75,16 @@ fn bpf<T>(command: libc::c_long, attr: &mut T) -> io::Result<()> {
     }
 }
 
-/// Calls `each` with every entry of a hash or array map, some entries at a time.
+/// Calls `each` with every entry of a hash or array map, until it breaks off.
 ///
 /// Entries that come or go meanwhile may be seen or not, and one may be seen twice.
 /// `value_size` is the size of a value in the buffer: for a per-CPU map that of all CPUs together.
 pub fn for_each<K: Plain>(
     fd: BorrowedFd<'_>,
     value_size: usize,
-    limit: usize,
-    mut each: impl FnMut(&K, &[u8]),
+    mut each: impl FnMut(&K, &[u8]) -> ControlFlow<()>,
 ) -> io::Result<()> {
-    let mut capacity = 4096.min(limit.max(1));
-    let mut seen = 0;
+    let mut capacity = 4096;
     // What the kernel resumes from: a bucket or index number, at most as large as the key.
     let mut cursor = [0_u8; 64];
     let mut next = [0_u8; 64];
@@ -125,10 +124,11 @@ pub fn for_each<K: Plain>(
             .zip(bytes.chunks_exact(value_size))
             .take(attr.count as usize)
         {
-            each(key, value);
+            if each(key, value).is_break() {
+                return Ok(());
+            }
         }
-        seen += attr.count as usize;
-        if end || seen >= limit {
+        if end {
             return Ok(());
         }
         cursor = next;

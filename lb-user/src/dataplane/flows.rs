@@ -2,6 +2,7 @@
 
 use std::{
     net::{IpAddr, SocketAddr},
+    ops::ControlFlow,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -97,16 +98,22 @@ where
         self.map.fd().as_fd()
     }
 
-    /// Calls `each` with the entries, up to about `limit` of them.
-    pub fn for_each(
+    /// Calls `each` with every entry.
+    pub fn for_each(&self, mut each: impl FnMut(&FlowKey<N>, &FlowEntry<N>)) -> Result<(), Error> {
+        self.until(|key, entry| {
+            each(key, entry);
+            ControlFlow::Continue(())
+        })
+    }
+
+    /// Calls `each` with every entry, until it breaks off.
+    pub fn until(
         &self,
-        limit: usize,
-        mut each: impl FnMut(&FlowKey<N>, &FlowEntry<N>),
+        mut each: impl FnMut(&FlowKey<N>, &FlowEntry<N>) -> ControlFlow<()>,
     ) -> Result<(), Error> {
         bpf::for_each(
             self.fd(),
             size_of::<FlowEntry<N>>(),
-            limit,
             |key: &FlowKey<N>, value| each(key, &bpf::read(value)),
         )
         .map_err(|cause| Error::Bpf {
@@ -175,16 +182,14 @@ impl FlowTables {
         FlowKey<N>: aya::Pod,
         FlowEntry<N>: aya::Pod,
     {
-        let left = limit.saturating_sub(flows.len());
-        if left == 0 {
-            return Ok(());
-        }
         let end = |addr: &[u32; N], port: u16| -> SocketAddr {
             SocketAddr::new(ip_exact(&widen(addr), N), u16::from_be(port))
         };
-        // Half of the entries are of replies, so twice the limit is read.
-        table.for_each(left.saturating_mul(2), |key, entry| {
-            if entry.state & state::REPLY_ENTRY == 0 && flows.len() < limit {
+        table.until(|key, entry| {
+            if flows.len() >= limit {
+                return ControlFlow::Break(());
+            }
+            if entry.state & state::REPLY_ENTRY == 0 {
                 flows.push(Flow {
                     protocol: key.proto as u8,
                     client: end(&key.src, key.src_port()),
@@ -196,17 +201,18 @@ impl FlowTables {
                     idle: self.clock.since(entry.last_seen, now),
                 });
             }
+            ControlFlow::Continue(())
         })
     }
 
     /// How many entries there are.
     pub fn count(&self) -> Result<FlowCount, Error> {
         let mut count = FlowCount::default();
-        self.v4.for_each(usize::MAX, |_, entry| {
+        self.v4.for_each(|_, entry| {
             count.entries4 += 1;
             count.flows += u64::from(entry.state & state::REPLY_ENTRY == 0);
         })?;
-        self.v6.for_each(usize::MAX, |_, entry| {
+        self.v6.for_each(|_, entry| {
             count.entries6 += 1;
             count.flows += u64::from(entry.state & state::REPLY_ENTRY == 0);
         })?;

@@ -182,7 +182,7 @@ where
         idle: Vec::new(),
         orphans: Vec::new(),
     };
-    table.for_each(usize::MAX, |key, entry| {
+    table.for_each(|key, entry| {
         walk.entries += 1;
         let idle = FlowTables::idle(entry, now);
         if entry.state & state::REPLY_ENTRY != 0 {

@@ -1,7 +1,7 @@
 //! What the agent does with flows and counts that the loaded program has made: expired flows are
 //! collected, counts are held against the flow table, loads are published.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use lb_common::abi::view;
@@ -17,6 +17,7 @@ use lb_tests::{
 use lb_user::load::{Publisher, Slot, Sweeper, Swept, Timeouts};
 
 pub const TESTS: &[Test] = &[
+    ("as_many_flows_are_listed_as_asked_for", listed),
     ("expired_flows_are_collected::tcp4", || expired(Kind::Tcp4)),
     ("expired_flows_are_collected::tcp6", || expired(Kind::Tcp6)),
     ("expired_flows_are_collected::udp4", || expired(Kind::Udp4)),
@@ -135,6 +136,27 @@ fn expired(kind: Kind) -> Result<()> {
         ensure!(again == Swept::default(), "entries are left: {again:?}");
         for load in rig.loads()?.values() {
             ensure!(load.in_flight == 0 && load.closed == 0, "{load:?}");
+        }
+        Ok(())
+    })
+}
+
+/// Entries of replies are no flows of their own, wherever they stand in the table.
+fn listed() -> Result<()> {
+    with_rig(Kind::Tcp4, FOUR, |rig| {
+        for number in 0..FLOWS {
+            send(rig, &flow(rig, number, SYN))?;
+        }
+        let tables = rig.dataplane.flow_tables()?;
+        for limit in 0..=usize::from(FLOWS) + 1 {
+            let flows = tables.list(limit)?;
+            let clients: HashSet<_> = flows.iter().map(|flow| flow.client).collect();
+            let expected = limit.min(FLOWS.into());
+            ensure!(
+                flows.len() == expected && clients.len() == expected,
+                "{} listed, {expected} expected",
+                flows.len()
+            );
         }
         Ok(())
     })
