@@ -76,7 +76,7 @@ impl Stats {
 
 /// A running server; stops when dropped.
 ///
-/// HTTP paths: `/` answers with the server's name, `/work/MICROSECONDS` does so after that much work,
+/// HTTP paths: `/` answers with the server's name, `/busy/MICROSECONDS` does so after that much work,
 /// `/bytes/N` sends the first N bytes of [`bytes`]. Each answer has the headers `x-backend` (the name)
 /// and `x-client` (the client's address as the server sees it). A datagram is answered by the name, a
 /// space and the datagram.
@@ -250,7 +250,7 @@ impl Service {
     ) -> io::Result<()> {
         let name = &self.config.name;
         let length = path.strip_prefix("/bytes/").and_then(|n| n.parse().ok());
-        if let Some(work) = path.strip_prefix("/work/").and_then(|n| n.parse().ok()) {
+        if let Some(work) = path.strip_prefix("/busy/").and_then(|n| n.parse().ok()) {
             // Never closed, so never an error.
             let _worker = self.workers.acquire().await;
             let work = Duration::from_micros(work).mul_f64(self.config.slowness);

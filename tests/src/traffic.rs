@@ -71,7 +71,7 @@ pub async fn offer(plan: &[Arrival], outcomes: &Outcomes) {
         let outcomes = Arc::clone(outcomes);
         connections.spawn(async move {
             let started = Instant::now();
-            let path = format!("/work/{}", arrival.work.as_micros());
+            let path = format!("/busy/{}", arrival.work.as_micros());
             let reply = client::get(arrival.to, &path).await;
             let outcome = Outcome {
                 started,

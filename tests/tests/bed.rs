@@ -47,7 +47,7 @@ fn http_and_udp(shape: Shape) -> Result<()> {
                     ensure!(reply.client == connection.local(), "{reply:?}");
                 }
                 drop(connection);
-                ensure!(&get(address, "/work/100").await?.backend == name);
+                ensure!(&get(address, "/busy/100").await?.backend == name);
                 let questions = Questions::to(address).await?;
                 ensure!(&questions.ask(b"").await? == name);
                 ensure!(&questions.ask(&[7; 1400]).await? == name);

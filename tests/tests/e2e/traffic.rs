@@ -35,7 +35,7 @@ pub fn a_thousand_parallel() -> Result<()> {
         for vip in VIPS.into_iter().cycle().take(1000) {
             opening.spawn(async move {
                 let mut connection = Connection::open(vip_address(vip)).await?;
-                let reply = connection.get("/work/1000").await?;
+                let reply = connection.get("/busy/1000").await?;
                 ensure!(reply.client == connection.local(), "{reply:?}");
                 Ok((connection, reply.backend))
             });
