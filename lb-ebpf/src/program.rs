@@ -245,10 +245,7 @@ fn request<F: Family<N>, T: Transport, const N: usize>(
     if track::touch(entry) {
         track::follow_hop::<F, N>(ctx, &segment.key, entry);
     }
-    if let Some(cell) = load_cell(entry.backend, entry.generation) {
-        cell.packets_in += 1;
-        cell.bytes_in += packet.len();
-    }
+    charge(entry.backend, entry.generation, Side::Destination, packet);
     let way = forward::to_backend::<F, N>(ctx, backend, &segment.key.src, &entry.change.addr);
     Some(deliver::<F, T, N>(
         ctx,
@@ -275,15 +272,30 @@ fn reply<F: Family<N>, T: Transport, const N: usize>(
         track::from_backend::<F, T, N>(entry, segment);
     }
     track::touch(entry);
-    if let Some(cell) = load_cell(entry.backend, entry.generation) {
-        cell.packets_out += 1;
-        cell.bytes_out += packet.len();
-    }
+    charge(entry.backend, entry.generation, Side::Source, packet);
     let way = Way::Out {
         hop: entry.hop,
         ifindex: entry.hop_ifindex,
     };
     deliver::<F, T, N>(ctx, packet, segment, Side::Source, &entry.change, way)
+}
+
+/// Counts a packet for a backend: from a client if its destination is what NAT changes, else to one.
+#[inline(always)]
+fn charge(backend: u32, generation: u32, side: Side, packet: &Packet) {
+    let Some(cell) = load_cell(backend, generation) else {
+        return;
+    };
+    match side {
+        Side::Destination => {
+            cell.packets_in += 1;
+            cell.bytes_in += packet.len();
+        }
+        Side::Source => {
+            cell.packets_out += 1;
+            cell.bytes_out += packet.len();
+        }
+    }
 }
 
 /// Rewrites the packet and sends it on its way.
@@ -353,10 +365,7 @@ fn without_entry<F: Family<N>, T: Transport, const N: usize>(
         addr,
         backend.port,
     );
-    if let Some(cell) = load_cell(id, backend.generation) {
-        cell.packets_in += 1;
-        cell.bytes_in += packet.len();
-    }
+    charge(id, backend.generation, Side::Destination, &packet);
     let way = forward::to_backend::<F, N>(ctx, backend, &segment.key.src, addr);
     act(deliver::<F, T, N>(
         ctx,
@@ -404,10 +413,7 @@ fn stateless_reply<F: Family<N>, T: Transport, const N: usize>(
         return None;
     }
     count(Counter::StatelessReply);
-    if let Some(cell) = load_cell(id, found.generation) {
-        cell.packets_out += 1;
-        cell.bytes_out += packet.len();
-    }
+    charge(id, found.generation, Side::Source, packet);
     let mut change = Change::EMPTY;
     change_between(
         &mut change,
