@@ -138,18 +138,12 @@ fn try_attach(program: &mut Xdp, link: &Link, mode: AttachedMode) -> Result<(), 
     }
 }
 
+/// The kernel's error among the causes of an error, if there is one.
 fn error_code(error: &ProgramError) -> Option<i32> {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(inner) = cause {
-        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
-            return io.raw_os_error();
-        }
-        if let ProgramError::SyscallError(e) = error {
-            return e.io_error.raw_os_error();
-        }
-        cause = inner.source();
-    }
-    None
+    let first: &dyn std::error::Error = error;
+    std::iter::successors(Some(first), |cause| cause.source())
+        .find_map(|cause| cause.downcast_ref::<std::io::Error>())
+        .and_then(std::io::Error::raw_os_error)
 }
 
 fn hint(code: Option<i32>, mode: AttachedMode, link: &Link) -> String {
