@@ -111,6 +111,10 @@ pub mod state {
     pub const CLOSED: u32 = 1 << 4;
     /// This entry is of the replies.
     pub const REPLY_ENTRY: u32 = 1 << 8;
+    /// The flow's packets get another source and another destination, in both directions.
+    pub const FULLNAT: u32 = 1 << 9;
+    /// The flow's replies do not come back through the balancer: this entry is its only one.
+    pub const ONE_WAY: u32 = 1 << 10;
 
     /// Both sides have sent FIN.
     pub const FIN_BOTH: u32 = FIN_CLIENT | FIN_BACKEND;

@@ -14,4 +14,5 @@ pub mod flow;
 pub mod load;
 pub mod p2c;
 pub mod verdict;
+pub mod vlan;
 pub mod wire;

@@ -57,6 +57,13 @@ counters! {
     drop TupleTaken "tuple_taken" "every candidate already talks to this client address and port through another VIP",
     drop NoEntry "no_entry" "no room for a flow entry, and the backend serves several VIPs so none can be told without one",
     drop NoRoute "no_route" "no usable route to the backend, forwarding is off where the packet came in, or the interface to send on is gone",
+    drop TooBig "too_big" "packet longer than the way to the backend takes, outer header included",
+    drop SourcePortsExhausted "source_ports_exhausted" "fullnat: no source port is free towards the backend",
+    drop FragmentUnknown "fragment_unknown" "later fragment of which nothing is known, for a VIP with several services of the protocol",
+    drop HeadersTooLong "headers_too_long" "packet for a VIP with more extension headers than are looked through",
+    drop SourceDenied "source_denied" "new flow of a source that the service's lists do not allow",
+    drop RateLimited "rate_limited" "new flow of a source over the service's rate limit",
+    drop Unresolved "unresolved" "the backend's next hop is not known, in a mode in which the host's stack cannot forward the packet",
     event PlacedTableFull "placed_table_full" "new flow placed without an entry: the flow table is full",
     event PlacedInsertCap "placed_insert_cap" "new flow placed without an entry: over the cap of new entries a second",
     event StatelessReply "stateless_reply" "reply of a flow without an entry, told by its source",
@@ -65,6 +72,13 @@ counters! {
     event Stale "stale" "packet of a flow whose backend is gone: placed afresh",
     event EchoReply "echo_reply" "echo request to a VIP, answered here",
     event IcmpError "icmp_error" "ICMP error about a packet of a flow, passed on to the end that sent it",
+    event IcmpSent "icmp_sent" "ICMP error sent to a client: packet too big, or TTL run out",
+    event ResetSent "reset_sent" "TCP reset sent to a client whose backend is down",
+    event AnswersLimited "answers_limited" "ICMP error or reset not sent: over the limit in a tick",
+    event Replaced "replaced" "packet of a flow whose backend is down: placed afresh",
+    event Local "local" "packet handed to this host as one of the backends",
+    event SourcePortReused "source_port_reused" "fullnat: a closed flow's source port used again, because none was free",
+    event FragmentSplit "fragment_split" "later fragment that came before the first, and went to another backend than that",
 }
 
 impl Counter {

@@ -2,16 +2,20 @@
 
 use aya_ebpf::{
     macros::map,
-    maps::{Array, DevMapHash, HashMap, PerCpuArray},
+    maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray},
 };
 use lb_common::{
     abi::{
-        Backend, Correction, Endpoint, EndpointKey, FlowEntry4, FlowEntry6, InsertBudget, LoadCell,
-        Published, Row, Service, ServiceKey, Settings,
+        Backend, Budget, Control, Correction, Endpoint, EndpointKey, FlowEntry4, FlowEntry6,
+        Fragment, FragmentKey, LoadCell, PortKey, Published, RateKey, Row, Service, ServiceKey,
+        Settings, SourceKey, Vip, stage,
     },
     flow::{FlowKey4, FlowKey6, HASH_KEYS},
     verdict::Counter,
 };
+
+/// `BPF_F_NO_PREALLOC`, which tries must have.
+const NO_PREALLOC: u32 = 1;
 
 /// Flows of each family, two entries for a NAT flow. Written by the program; the agent deletes what
 /// has expired. Preallocated and not LRU: an insert never evicts an established flow, and a full
@@ -25,9 +29,32 @@ pub static FLOWS6: HashMap<FlowKey6, FlowEntry6> = HashMap::with_max_entries(1 <
 #[map]
 pub static SERVICES: HashMap<ServiceKey, Service> = HashMap::with_max_entries(1024, 0);
 
+/// Services with a range of ports or all ports, by prefixes of those. Asked only while there are some
+/// ([`CONTROL`]). Written by the agent. Size set at load.
+#[map]
+pub static PORTS: LpmTrie<PortKey, ServiceKey> = LpmTrie::with_max_entries(4096, NO_PREALLOC);
+
 /// Addresses that have a service, IPv4 mapped. Written by the agent. Size set at load.
 #[map]
-pub static VIPS: HashMap<[u32; 4], u32> = HashMap::with_max_entries(1024, 0);
+pub static VIPS: HashMap<[u32; 4], Vip> = HashMap::with_max_entries(1024, 0);
+
+/// What is in use. Written by the agent.
+#[map]
+pub static CONTROL: Array<Control> = Array::with_max_entries(1, 0);
+
+/// Sources that services allow and deny. Written by the agent. Size set at load.
+#[map]
+pub static SOURCES: LpmTrie<SourceKey, u32> = LpmTrie::with_max_entries(16384, NO_PREALLOC);
+
+/// When each source's next new flow is due (`CLOCK_MONOTONIC`, ns), of services with a rate limit.
+/// Written and read by the program; the least recently used goes first. Size set at load.
+#[map]
+pub static RATES: LruHashMap<RateKey, u64> = LruHashMap::with_max_entries(65536, 0);
+
+/// Packets in fragments. Written and read by the program; the least recently used goes first. Size set
+/// at load.
+#[map]
+pub static FRAGMENTS: LruHashMap<FragmentKey, Fragment> = LruHashMap::with_max_entries(16384, 0);
 
 /// Candidate rows of all services. Written by the agent, a region at a time and before a service
 /// points to it. Size set at load.
@@ -64,9 +91,18 @@ pub static DEVICES: DevMapHash = DevMapHash::with_max_entries(64, 0);
 #[map]
 pub static COUNTERS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Counter::COUNT, 0);
 
-/// Each CPU's allowance of new flow entries. Written and read by the program.
+/// Where each CPU's search for a free source port begins, by backend slot (fullnat). Written and read
+/// by the program. Size set at load.
 #[map]
-pub static BUDGET: PerCpuArray<InsertBudget> = PerCpuArray::with_max_entries(1, 0);
+pub static SOURCE_PORT: PerCpuArray<u32> = PerCpuArray::with_max_entries(4096, 0);
+
+/// The programs that others end in ([`stage`]). Written by the agent.
+#[map]
+pub static STAGES: ProgramArray = ProgramArray::with_max_entries(stage::PROGRAMS.len() as u32, 0);
+
+/// Each CPU's allowance of what it may do in a tick. Written and read by the program.
+#[map]
+pub static BUDGET: PerCpuArray<Budget> = PerCpuArray::with_max_entries(1, 0);
 
 /// The tick in which a packet was last placed without an entry. Written and read by the program.
 #[map]
@@ -81,7 +117,11 @@ pub static SETTINGS: Settings = Settings {
     cpus: 0,
     inserts_per_tick: 0,
     stateless_ticks: 0,
-    reserved: 0,
+    fragment_ticks: 0,
+    source_port_first: 0,
+    source_port_count: 0,
+    gue_port: 0,
+    flags: 0,
 };
 
 /// A field of [`SETTINGS`] as the agent set it.

@@ -1,7 +1,7 @@
 //! Second stage of a packet without a flow: is it for a VIP?
 
 use lb_common::{
-    abi::{Endpoint, EndpointKey, Service, ServiceKey},
+    abi::{Endpoint, EndpointKey, Service, ServiceKey, ports},
     flow::FlowKey,
 };
 
@@ -17,7 +17,7 @@ pub fn find<F: Family<N>, const N: usize>(key: &FlowKey<N>) -> Option<&'static S
         addr: F::widen(&key.dst)?,
         port: key.dst_port(),
         proto: key.proto as u8,
-        reserved: 0,
+        ports: ports::ONE,
     };
     // SAFETY: the agent replaces values whole and deletes them only with the service; the program
     // reads them within one run.
@@ -34,7 +34,7 @@ pub fn of_reply<F: Family<N>, const N: usize>(
         addr: F::widen(&key.src)?,
         port: key.src_port(),
         proto: key.proto as u8,
-        reserved: 0,
+        ports: ports::ONE,
     };
     // SAFETY: as above.
     let endpoint: &'static Endpoint = unsafe { ENDPOINTS.get(&source) }?;

@@ -4,8 +4,9 @@ use core::intrinsics::{AtomicOrdering, atomic_or};
 
 use aya_ebpf::{helpers::generated::bpf_jiffies64, programs::XdpContext};
 use lb_common::{
-    abi::{Backend, Change, FlowEntry, InsertBudget, TICK_SHIFT},
+    abi::{Backend, Budget, Change, FlowEntry, TICK_SHIFT},
     flow::{FlowKey, state},
+    vlan::Tags,
     wire::{ETH_LEN, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN},
 };
 
@@ -198,10 +199,14 @@ pub fn take_budget() -> bool {
     let budget = unsafe { &mut *budget };
     let now = now();
     if budget.tick != now {
-        *budget = InsertBudget { tick: now, used: 0 };
+        *budget = Budget {
+            tick: now,
+            inserts: 0,
+            answers: 0,
+        };
     }
-    budget.used += 1;
-    budget.used <= setting!(inserts_per_tick)
+    budget.inserts += 1;
+    budget.inserts <= setting!(inserts_per_tick)
 }
 
 /// How remembering a new flow went.
@@ -243,6 +248,7 @@ pub fn remember<F: Family<N>, const N: usize>(
         change: Change::EMPTY,
         hop: hop_back(&packet),
         hop_ifindex: ctx.ingress_ifindex() as u32,
+        tags: Tags::NONE,
     };
     change_between(
         &mut entry.change,

@@ -145,6 +145,8 @@ async fn serve(config: &Config, socket: &Socket) -> Result<(), Error> {
         candidate_rows: balancer.candidate_rows,
         seed,
         max_new_flows: balancer.max_new_flows_per_second,
+        source_ports: dataplane::SOURCE_PORTS,
+        gue_port: dataplane::GUE_PORT,
         debug: balancer.log_level == LogLevel::Debug,
     })?;
     let agent = Arc::new(Agent::new(config.limits(), seed, dataplane));

@@ -70,18 +70,8 @@ impl Backends {
 
     /// Empties a slot.
     pub fn clear(&mut self, id: u32) -> Result<(), Error> {
-        let empty = Backend {
-            generation: 0,
-            flags: 0,
-            hop: [0; 3],
-            hop_ifindex: 0,
-            addr: [0; 4],
-            weight: 0,
-            port: 0,
-            reserved: 0,
-        };
         self.map
-            .set(id, empty, 0)
+            .set(id, Backend::EMPTY, 0)
             .map_err(|e| Error::map("BACKENDS", e))?;
         self.slots.remove(&id);
         Ok(())
@@ -105,7 +95,7 @@ impl Backends {
     }
 
     fn write(&mut self, slot: BackendSlot, hop: Option<NextHop>) -> Result<(), Error> {
-        let mut flags = 0;
+        let mut flags = slot.manner;
         if slot.stateless {
             flags |= backend_flags::STATELESS;
         }
@@ -120,7 +110,11 @@ impl Backends {
             addr: slot.addr,
             weight: slot.weight,
             port: slot.port,
-            reserved: 0,
+            vip_port: slot.vip_port,
+            source: slot.source.unwrap_or_default(),
+            source_bits: slot.source_bits,
+            vip: slot.vip,
+            ..Backend::EMPTY
         };
         self.map
             .set(slot.id, value, 0)

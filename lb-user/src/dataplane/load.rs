@@ -1,6 +1,6 @@
 //! Loading the object: map sizes, settings, the verifier's answer.
 
-use std::{io::Write, os::fd::AsFd, time::Duration};
+use std::{io::Write, ops::RangeInclusive, os::fd::AsFd, time::Duration};
 
 use aya::{
     Ebpf, EbpfLoader,
@@ -36,12 +36,28 @@ pub struct Options {
     pub seed: u64,
     /// New flow entries a second that each CPU may make; over it flows are placed without an entry.
     pub max_new_flows: u32,
+    /// Ports that fullnat allocates.
+    pub source_ports: RangeInclusive<u16>,
+    /// UDP port of GUE.
+    pub gue_port: u16,
     /// Log every new flow.
     pub debug: bool,
 }
 
+/// Ports that fullnat allocates, unless set otherwise: above those that Linux gives its own sockets
+/// (`net.ipv4.ip_local_port_range`).
+pub const SOURCE_PORTS: RangeInclusive<u16> = 61_000..=65_535;
+/// The registered port of GUE.
+pub const GUE_PORT: u16 = 6080;
+
+/// How long the fragments of a packet are waited for (RFC 791 suggests 15 s; Linux takes 30 s).
+const FRAGMENT_WAIT: Duration = Duration::from_secs(30);
+
 /// For how long after the last packet placed without an entry replies may be told by their source.
 const STATELESS_FOR: Duration = Duration::from_secs(60);
+
+/// Prefixes that a range of ports takes, at most: two of each length but the shortest.
+const PORT_PREFIXES: u32 = 30;
 
 /// The maps of the loaded object that the agent works with.
 pub struct Maps {
@@ -70,12 +86,14 @@ pub fn load(options: &Options) -> Result<(Ebpf, Maps, Backends, DevMapHash<MapDa
         ("FLOWS6", options.flow_table_size),
         ("SERVICES", options.max_services),
         ("VIPS", options.max_services),
+        ("PORTS", options.max_services.saturating_mul(PORT_PREFIXES)),
         ("ROWS", options.candidate_rows),
         ("BACKENDS", options.max_backends),
         ("LOAD", options.max_backends),
         ("CORRECTION", options.max_backends),
         ("PEERS", options.max_backends),
         ("ENDPOINTS", options.max_backends),
+        ("SOURCE_PORT", options.max_backends),
     ] {
         loader.map_max_entries(map, size);
     }
@@ -124,18 +142,25 @@ pub fn load(options: &Options) -> Result<(Ebpf, Maps, Backends, DevMapHash<MapDa
 }
 
 /// Every map of the object, in the order in which a packet meets them.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 21] = [
     "FLOWS4",
     "FLOWS6",
+    "FRAGMENTS",
     "SERVICES",
+    "PORTS",
     "VIPS",
+    "CONTROL",
+    "SOURCES",
+    "RATES",
     "ROWS",
     "BACKENDS",
     "LOAD",
     "CORRECTION",
     "PEERS",
     "ENDPOINTS",
+    "SOURCE_PORT",
     "DEVICES",
+    "STAGES",
     "COUNTERS",
     "BUDGET",
     "STATELESS_TICK",
@@ -209,13 +234,19 @@ fn settings(options: &Options) -> Result<Settings, Error> {
         })?;
     let tick = clock::tick()?;
     let per_tick = u128::from(options.max_new_flows) * tick.as_nanos() / 1_000_000_000;
-    let stateless = STATELESS_FOR.as_nanos() / tick.as_nanos().max(1);
+    let ticks = |time: Duration| {
+        u32::try_from(time.as_nanos() / tick.as_nanos().max(1)).unwrap_or(u32::MAX)
+    };
     Ok(Settings {
         hash_keys: hash_keys(options.seed),
         cpus,
         inserts_per_tick: u32::try_from(per_tick).unwrap_or(u32::MAX).max(1),
-        stateless_ticks: u32::try_from(stateless).unwrap_or(u32::MAX),
-        reserved: 0,
+        stateless_ticks: ticks(STATELESS_FOR),
+        fragment_ticks: ticks(FRAGMENT_WAIT),
+        source_port_first: u32::from(*options.source_ports.start()),
+        source_port_count: u32::try_from(options.source_ports.len()).unwrap_or(u32::MAX),
+        gue_port: u32::from(options.gue_port.to_be()),
+        flags: 0,
     })
 }
 
@@ -296,7 +327,8 @@ fn data(map: &Map) -> Option<&MapData> {
         | Map::PerCpuArray(data)
         | Map::DevMapHash(data)
         | Map::LruHashMap(data)
-        | Map::LpmTrie(data) => Some(data),
+        | Map::LpmTrie(data)
+        | Map::ProgramArray(data) => Some(data),
         _ => None,
     }
 }

@@ -23,7 +23,7 @@ use aya::{
 };
 use aya_log::EbpfLogger;
 use lb_common::{
-    abi::{Correction, Endpoint, EndpointKey, LoadCell, Published, Row, Service, ServiceKey},
+    abi::{Correction, Endpoint, EndpointKey, LoadCell, Published, Row, Service, ServiceKey, Vip},
     verdict::Counter,
 };
 
@@ -33,7 +33,7 @@ pub use self::{
     clock::Clock,
     error::Error,
     flows::{Flow, FlowCount, FlowState, FlowTable, FlowTables},
-    load::{MapMemory, Options, ProgramInfo},
+    load::{GUE_PORT, MapMemory, Options, ProgramInfo, SOURCE_PORTS},
 };
 use self::{
     backends::Backends,
@@ -148,7 +148,7 @@ impl Dataplane {
             MapWrite::RemoveService { key } => remove(&mut maps.services, key, "SERVICES"),
             MapWrite::Vip { addr } => maps
                 .vips
-                .insert(addr, 0, 0)
+                .insert(addr, Vip::default(), 0)
                 .map_err(|e| map_error("VIPS", self.options.max_services, "max_services", e)),
             MapWrite::RemoveVip { addr } => remove(&mut maps.vips, addr, "VIPS"),
             MapWrite::Endpoint { key, value } => maps
@@ -325,6 +325,6 @@ impl LoadMaps {
 
 // The types of the maps that `load` opens, in one place.
 type Services = BpfHashMap<MapData, ServiceKey, Service>;
-type Vips = BpfHashMap<MapData, [u32; 4], u32>;
+type Vips = BpfHashMap<MapData, [u32; 4], Vip>;
 type Endpoints = BpfHashMap<MapData, EndpointKey, Endpoint>;
 type Rows = Array<MapData, Row>;

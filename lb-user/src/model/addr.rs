@@ -6,7 +6,10 @@ use std::{
     str::FromStr,
 };
 
-use lb_common::{abi::ServiceKey, flow, wire};
+use lb_common::{
+    abi::{ServiceKey, ports},
+    flow, wire,
+};
 use serde::{Deserialize, Serialize};
 
 /// A transport protocol that `lb` balances.
@@ -127,7 +130,7 @@ pub fn endpoint_key(address: SocketAddr, protocol: Protocol) -> ServiceKey {
         addr: address_words(address.ip()),
         port: address.port().to_be(),
         proto: protocol.number(),
-        reserved: 0,
+        ports: ports::ONE,
     }
 }
 

@@ -73,4 +73,35 @@ pub struct BackendSlot {
     /// No other service has a backend at this address, port and protocol
     /// ([`STATELESS`](lb_common::abi::backend_flags::STATELESS)).
     pub stateless: bool,
+    /// The bits of [`backend_flags`](lb_common::abi::backend_flags) that say how packets go to the
+    /// backend: its service's mode, whether it is down or this host, and what becomes of its flows.
+    pub manner: u32,
+    /// The VIP, network byte order; IPv4 mapped.
+    pub vip: [u32; 4],
+    /// Port of the service, network byte order; 0 if it has several.
+    pub vip_port: u16,
+    /// The balancer's own address towards the backend, network byte order, IPv4 mapped; `None`: as the
+    /// route to the backend has it.
+    pub source: Option<[u32; 4]>,
+    /// How many of its last bits outer headers fill with the flow's hash.
+    pub source_bits: u32,
+}
+
+impl BackendSlot {
+    /// A backend of weight 1 in nat, of no service yet. Address and port in network byte order.
+    pub const fn new(id: u32, generation: u32, addr: [u32; 4], port: u16) -> Self {
+        Self {
+            id,
+            generation,
+            addr,
+            port,
+            weight: 1,
+            stateless: false,
+            manner: 0,
+            vip: [0; 4],
+            vip_port: 0,
+            source: None,
+            source_bits: 0,
+        }
+    }
 }

@@ -280,7 +280,8 @@ fn place(
             draw: spec.draw.abi(),
             choices: spec.choices,
             view: spec.load_view.abi(),
-            reserved: 0,
+            flags: 0,
+            source_interval_ns: 0,
         });
     }
     Ok(new_tables)

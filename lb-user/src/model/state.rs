@@ -11,7 +11,7 @@ use lb_common::{
 };
 
 use super::{
-    addr::{ServiceId, endpoint_key},
+    addr::{ServiceId, address_words, endpoint_key},
     change::BackendSlot,
     check::Limits,
     regions::{Region, Regions},
@@ -187,12 +187,9 @@ impl BackendState {
         let key = endpoint_key(spec.address, service.protocol);
         let mut backend = Self {
             slot: BackendSlot {
-                id,
-                generation,
-                addr: key.addr,
-                port: key.port,
-                weight: 1,
-                stateless: false,
+                vip: address_words(service.address.ip()),
+                vip_port: service.address.port().to_be(),
+                ..BackendSlot::new(id, generation, key.addr, key.port)
             },
             weight: 0,
             state: AdminState::Up,

@@ -60,6 +60,8 @@ impl<'a> Chain<'a> {
             candidate_rows: 1 << 16,
             seed: SEED,
             max_new_flows,
+            source_ports: lb_user::dataplane::SOURCE_PORTS,
+            gue_port: lb_user::dataplane::GUE_PORT,
             debug: false,
         })?;
         Ok(Self {
@@ -108,12 +110,8 @@ impl<'a> Chain<'a> {
                 weight: 1,
             });
             writes.push(MapWrite::Backend(BackendSlot {
-                id: self.slots,
-                generation: 1,
-                addr: words,
-                port,
-                weight: 1,
                 stateless: true,
+                ..BackendSlot::new(self.slots, 1, words, port)
             }));
             self.slots += 1;
         }
@@ -132,7 +130,8 @@ impl<'a> Chain<'a> {
                     draw: draw::FLOW,
                     choices: 2,
                     view,
-                    reserved: 0,
+                    flags: 0,
+                    source_interval_ns: 0,
                 },
             });
             self.services += 1;

@@ -59,6 +59,8 @@ pub fn memory() -> Result<Memory> {
         candidate_rows: defaults.candidate_rows,
         seed: 0,
         max_new_flows: defaults.max_new_flows_per_second,
+        source_ports: lb_user::dataplane::SOURCE_PORTS,
+        gue_port: lb_user::dataplane::GUE_PORT,
         debug: false,
     })?;
     let maps = dataplane.memory()?;
