@@ -2,7 +2,7 @@
 //! `dataplane::object` includes them from.
 //!
 //! Tried in this order:
-//! 1. `LB_EBPF_OBJECT`: a directory with the objects `lb` and `testbed`, built elsewhere;
+//! 1. `LB_EBPF_OBJECT`: a directory with the objects `lb`, `decap` and `testbed`, built elsewhere;
 //! 2. `LB_EBPF_TOOLCHAIN`: a rustup toolchain with `rust-src`, or `debian`;
 //! 3. Debian's `rustc-web`, whose package `libstd-rust-web-dev-bpf` has a prebuilt `core` for BPF;
 //! 4. rustup's nightly with `rust-src`.
@@ -14,7 +14,7 @@ use std::{
 };
 
 const TARGET: &str = "bpfel-unknown-none";
-const OBJECTS: [&str; 2] = ["lb", "testbed"];
+const OBJECTS: [&str; 3] = ["lb", "decap", "testbed"];
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 
 enum Toolchain {

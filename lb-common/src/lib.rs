@@ -10,6 +10,7 @@
 
 pub mod abi;
 pub mod csum;
+pub mod decap;
 pub mod flow;
 pub mod load;
 pub mod p2c;

@@ -15,7 +15,7 @@ const CAP_BPF: u32 = 39;
 pub enum Error {
     /// Not enough privileges.
     #[error(
-        "no privilege to load BPF programs and attach them: {0} missing; run as root (sudo lb run ...), or with \
+        "no privilege to load BPF programs and attach them: {0} missing; run as root (sudo lb ...), or with \
          CAP_BPF and CAP_NET_ADMIN"
     )]
     Privilege(String),

@@ -112,7 +112,8 @@ fn configuration(options: Options) -> Result<Config, Error> {
     Ok(config)
 }
 
-fn log_to_stderr(level: LogLevel) {
+/// Logs to standard error.
+pub(crate) fn log_to_stderr(level: LogLevel) {
     let others = match level {
         LogLevel::Error => "error",
         _ => "warn",

@@ -1,6 +1,7 @@
-//! The command line: a file a verb. All but `run` only ask the agent, through its socket.
+//! The command line: a file a verb. All but `run` and `decap` only ask the agent, through its socket.
 
 mod backend;
+mod decap;
 mod flows;
 mod run;
 mod service;
@@ -44,6 +45,7 @@ enum Command {
     Backend(backend::Backend),
     Status(status::Status),
     Flows(flows::Flows),
+    Decap(decap::Decap),
 }
 
 /// What every command has, before or after its verb.
@@ -52,7 +54,7 @@ struct Ask {
     /// The agent's control socket [default: /run/lb/lb.sock]
     #[arg(long, global = true, value_name = "PATH", env = "LB_SOCKET")]
     socket: Option<PathBuf>,
-    /// Print the agent's reply as JSON (`run` has none).
+    /// Print the agent's reply as JSON (`run` has none), or what `decap` has counted.
     #[arg(long, global = true)]
     json: bool,
 }
@@ -66,6 +68,9 @@ pub enum Error {
     /// The agent could not start or had to stop.
     #[error(transparent)]
     Agent(#[from] crate::agent::run::Error),
+    /// The decapsulator could not start or had to stop.
+    #[error(transparent)]
+    Decap(#[from] crate::decap::Error),
     /// There is no runtime.
     #[error("cannot start the runtime: {0}")]
     Runtime(std::io::Error),
@@ -96,6 +101,7 @@ impl Command {
             Self::Backend(verb) => verb.execute(ask),
             Self::Status(verb) => verb.execute(ask),
             Self::Flows(verb) => verb.execute(ask),
+            Self::Decap(verb) => verb.execute(ask),
         }
     }
 }
@@ -137,6 +143,11 @@ fn print_json(value: &impl Serialize) {
         Ok(text) => print(&text),
         Err(e) => eprintln!("lb: cannot write the reply as JSON: {e}"),
     }
+}
+
+/// One line, for what comes again and again.
+fn print_json_line(value: &serde_json::Value) {
+    print(&value.to_string());
 }
 
 fn print_error_json(error: &Error) {

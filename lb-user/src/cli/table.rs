@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
+use lb_common::decap::{Counter, Fate};
+
 use crate::control::api::{BackendPhase, BackendView, Flows, ServicePhase, ServiceView, Status};
 
 /// A table with these columns; those whose name starts with `>` are numbers, aligned right.
@@ -254,6 +256,22 @@ pub fn flows(flows: &Flows) -> String {
         out += "\nthere are more; see --limit";
     }
     out
+}
+
+/// What a decapsulator has counted: every kind of tunnel, and what else there was.
+pub fn decap(counters: &[(Counter, u64)]) -> String {
+    let rows = counters
+        .iter()
+        .filter(|(counter, packets)| *packets > 0 || counter.fate() == Fate::Decapsulated)
+        .map(|(counter, packets)| {
+            vec![
+                counter.name().to_owned(),
+                crate::decap::fate_name(counter.fate()).to_owned(),
+                packets.to_string(),
+                counter.text().to_owned(),
+            ]
+        });
+    table(&["COUNTER", "KIND", ">PACKETS", "MEANING"], rows.collect())
 }
 
 /// A time in its two largest units.

@@ -53,14 +53,19 @@ pub struct Attachment {
     pub note: Option<String>,
 }
 
-/// Attaches program `lb` to an interface.
-pub fn attach(ebpf: &mut Ebpf, interface: &str, mode: XdpMode) -> Result<Attachment, Error> {
+/// Attaches a program of the object to an interface.
+pub fn attach(
+    ebpf: &mut Ebpf,
+    program: &str,
+    interface: &str,
+    mode: XdpMode,
+) -> Result<Attachment, Error> {
     let mut netlink = Netlink::open()?;
     let link = find(&mut netlink, interface)?;
     refuse_if_occupied(&link)?;
     let program: &mut Xdp = ebpf
-        .program_mut("lb")
-        .ok_or_else(|| Error::Load("program lb is not in the object".to_owned()))?
+        .program_mut(program)
+        .ok_or_else(|| Error::Load(format!("program {program} is not in the object")))?
         .try_into()
         .map_err(|e: ProgramError| Error::Load(e.to_string()))?;
     let mut note = None;
@@ -88,7 +93,8 @@ pub fn attach(ebpf: &mut Ebpf, interface: &str, mode: XdpMode) -> Result<Attachm
     })
 }
 
-fn find(netlink: &mut Netlink, interface: &str) -> Result<Link, Error> {
+/// The interface of that name.
+pub fn find(netlink: &mut Netlink, interface: &str) -> Result<Link, Error> {
     let links = netlink.links()?;
     match links.iter().find(|link| link.name == interface) {
         Some(link) => Ok(link.clone()),

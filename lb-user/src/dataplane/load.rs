@@ -257,7 +257,8 @@ fn xdp<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut Xdp, Error>
         .map_err(|e: ProgramError| Error::Load(e.to_string()))
 }
 
-fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
+/// Loads a program of the object into the kernel.
+pub fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<(), Error> {
     match xdp(ebpf, name)?.load() {
         Ok(()) => Ok(()),
         Err(ProgramError::LoadError {
@@ -293,7 +294,8 @@ fn refused(program: &'static str, cause: std::io::Error, log: &str) -> Error {
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+/// An error with its causes, in one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

@@ -5,6 +5,7 @@ mod attach;
 mod backends;
 mod bpf;
 mod clock;
+pub mod decap;
 mod error;
 mod flows;
 mod load;
@@ -99,7 +100,7 @@ impl Dataplane {
 
     /// Attaches the program to an interface. It is attached, or nothing has changed.
     pub fn attach(&mut self, interface: &str, mode: XdpMode) -> Result<Attachment, Error> {
-        let attachment = attach::attach(&mut self.ebpf, interface, mode)?;
+        let attachment = attach::attach(&mut self.ebpf, "lb", interface, mode)?;
         self.attachments.push(attachment.clone());
         self.maps
             .devices

@@ -2,6 +2,8 @@
 //!
 //! Requests are few and answered by the kernel at once, so a plain blocking socket does.
 
+mod stack;
+
 use std::{io, net::IpAddr};
 
 use netlink_packet_core::{
@@ -19,6 +21,7 @@ use netlink_packet_route::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+pub use self::stack::Layer;
 use super::Error;
 
 /// The XDP program on an interface.
@@ -443,5 +446,11 @@ impl Changes {
 impl std::os::fd::AsFd for Changes {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for Changes {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        std::os::fd::AsFd::as_fd(self).as_raw_fd()
     }
 }
