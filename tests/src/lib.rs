@@ -17,4 +17,5 @@ pub mod scratch;
 pub mod server;
 pub mod topology;
 pub mod traffic;
+pub mod tunnel;
 pub mod world;

@@ -1,6 +1,7 @@
 //! Packet fixtures on the loaded program, by topic. What each shows stands in its `says`.
 
 mod choice;
+mod decap;
 mod drops;
 mod full;
 mod icmp;
@@ -38,7 +39,11 @@ fn main() {
             }
         }
     }
-    for (topic, made) in [("spread", spread::TESTS), ("upkeep", upkeep::TESTS)] {
+    for (topic, made) in [
+        ("spread", spread::TESTS),
+        ("upkeep", upkeep::TESTS),
+        ("decap", decap::TESTS),
+    ] {
         for &(name, test) in made {
             tests.push((format!("{topic}::{name}"), Box::new(test)));
         }
