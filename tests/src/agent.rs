@@ -1,27 +1,14 @@
 //! The real `lb` in a namespace: the agent, and the command line against its socket.
 
-use crate::{netns::Netns, scratch::Scratch};
-use anyhow::{Context as _, Result, bail, ensure};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use crate::{netns::Netns, process::Process, scratch::Scratch};
+use anyhow::{Context as _, Result, ensure};
+use nix::{sys::signal::Signal, unistd::Pid};
 use std::{
     env,
-    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Output, Stdio},
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        mpsc::{self, RecvTimeoutError},
-    },
-    thread,
-    time::{Duration, Instant},
+    process::{Command, ExitStatus, Output, Stdio},
+    sync::OnceLock,
 };
-
-/// Longer than starting or stopping takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-const READY: &str = "lb: ready";
 
 /// The `lb` binary of this build.
 ///
@@ -83,8 +70,7 @@ fn find_binary() -> Result<PathBuf> {
 pub struct Agent {
     netns: Netns,
     socket: PathBuf,
-    child: Child,
-    log: Arc<Mutex<String>>,
+    process: Process,
 }
 
 /// How to start an agent.
@@ -163,48 +149,16 @@ impl Agent {
 
     /// Starts an agent, and waits until it is ready.
     pub fn spawn(start: &Start<'_>) -> Result<Self> {
-        let mut child = start
-            .command()?
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("cannot run lb")?;
-        let stderr = child.stderr.take().context("no stderr")?;
-        let log = Arc::new(Mutex::new(String::new()));
-        let (line_sender, lines) = mpsc::channel();
-        let kept = Arc::clone(&log);
-        thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                lock(&kept).push_str(&format!("{line}\n"));
-                // Nobody listens once the agent is ready.
-                drop(line_sender.send(line));
-            }
-        });
-        let mut agent = Self {
+        Ok(Self {
             netns: start.netns.clone(),
             socket: start.socket.clone(),
-            child,
-            log,
-        };
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) if line.contains(READY) => return Ok(agent),
-                Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    bail!("lb did not get ready. It said:\n{}", agent.log())
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    let status = agent.child.wait()?;
-                    bail!("lb ended with {status}. It said:\n{}", agent.log())
-                }
-            }
-        }
+            process: Process::spawn(&mut start.command()?)?,
+        })
     }
 
     /// What it has said so far.
     pub fn log(&self) -> String {
-        lock(&self.log).clone()
+        self.process.log()
     }
 
     /// Its control socket.
@@ -214,7 +168,7 @@ impl Agent {
 
     /// Its process.
     pub fn pid(&self) -> Pid {
-        Pid::from_raw(self.child.id().cast_signed())
+        self.process.pid()
     }
 
     /// Runs `lb` with these arguments against the agent's socket.
@@ -263,47 +217,16 @@ impl Agent {
 
     /// Sends a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(self.pid(), signal)?)
+        self.process.signal(signal)
     }
 
     /// Waits for its end.
     pub fn wait(&mut self) -> Result<ExitStatus> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            if Instant::now() > deadline {
-                bail!("lb did not end. It said:\n{}", self.log());
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.process.wait()
     }
 
     /// Stops it as an init system does, and checks that it ends well.
     pub fn stop(mut self) -> Result<()> {
-        self.signal(Signal::SIGTERM)?;
-        let status = self.wait()?;
-        ensure!(
-            status.success(),
-            "lb ended with {status} on SIGTERM. It said:\n{}",
-            self.log()
-        );
-        Ok(())
+        self.process.end(Signal::SIGTERM)
     }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // Errors: it has ended by itself.
-        drop(self.child.kill());
-        drop(self.child.wait());
-        if thread::panicking() {
-            eprintln!("lb said:\n{}", self.log());
-        }
-    }
-}
-
-fn lock(log: &Mutex<String>) -> MutexGuard<'_, String> {
-    log.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -8,16 +8,21 @@
 use anyhow::{Context as _, Result, ensure};
 use aya::{
     Ebpf, EbpfLoader,
-    programs::{Xdp, xdp::XdpMode},
+    programs::{
+        Xdp,
+        xdp::{XdpLinkId, XdpMode},
+    },
 };
 use lb_user::dataplane::object::TESTBED;
-use std::{io, net::UdpSocket, os::fd::AsRawFd as _};
+use std::{collections::HashMap, io, net::UdpSocket, os::fd::AsRawFd as _};
 
 use crate::netns::Netns;
 
 /// The program that passes every frame, attached wherever it was asked for while this value lives.
 pub struct PassAll {
     ebpf: Ebpf,
+    /// Where it is attached, by the names of the namespace and the interface.
+    links: HashMap<(String, String), XdpLinkId>,
 }
 
 impl PassAll {
@@ -29,18 +34,34 @@ impl PassAll {
         program(&mut ebpf)?
             .load()
             .context("cannot load the XDP program `pass`")?;
-        Ok(Self { ebpf })
+        Ok(Self {
+            ebpf,
+            links: HashMap::new(),
+        })
     }
 
     /// Attaches it to an interface, in native mode.
     pub fn attach(&mut self, netns: &Netns, interface: &str) -> Result<()> {
-        netns.run(|| {
+        let link = netns.run(|| {
             program(&mut self.ebpf)?
                 .attach(interface, XdpMode::Driver)
                 .with_context(|| format!("cannot attach `pass` to {interface} of {}", netns.name()))
         })?;
+        self.links.insert(key(netns, interface), link);
         Ok(())
     }
+
+    /// Takes it off an interface again, for a program that does what is needed there itself.
+    pub fn detach(&mut self, netns: &Netns, interface: &str) -> Result<()> {
+        let link = self.links.remove(&key(netns, interface));
+        let link = link.with_context(|| format!("`pass` is not on {interface}"))?;
+        program(&mut self.ebpf)?.detach(link)?;
+        Ok(())
+    }
+}
+
+fn key(netns: &Netns, interface: &str) -> (String, String) {
+    (netns.name().to_owned(), interface.to_owned())
 }
 
 fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp> {

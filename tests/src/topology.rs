@@ -67,7 +67,7 @@ pub struct Topology {
     pub backends: Vec<Host>,
     // Held for their life only.
     _switch: Option<Netns>,
-    _pass: PassAll,
+    pass: PassAll,
 }
 
 impl Topology {
@@ -108,8 +108,18 @@ impl Topology {
             client,
             backends,
             _switch: switch,
-            _pass: build.pass,
+            pass: build.pass,
         })
+    }
+
+    /// Makes a backend the end of a tunnel: it has the VIPs as addresses of its own, and its interface is free for
+    /// the program of [`Decap`](crate::decap::Decap).
+    pub fn end_tunnel(&mut self, index: usize) -> Result<()> {
+        let netns = &self.backends[index].netns;
+        self.pass.detach(netns, "eth0")?;
+        netns.ip(&format!(
+            "address add {VIP4}/32 dev lo\naddress add {VIP6}/128 dev lo nodad"
+        ))
     }
 
     /// Name of the backend with that index, as its servers give it.

@@ -199,10 +199,10 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Takes the packets to `inner`, each by its own tunnel.
-    pub fn start(netns: &Netns, inner: &[(IpAddr, Tunnel)]) -> Result<Self> {
+    /// Takes the packets to the given addresses, of up to `mtu` bytes, each by its own tunnel.
+    pub fn start(netns: &Netns, inner: &[(IpAddr, Tunnel)], mtu: u16) -> Result<Self> {
         let tun = netns.run(|| open_tun("tunnel"))?;
-        let mut commands = format!("link set tunnel mtu {INNER_MTU} up\n");
+        let mut commands = format!("link set tunnel mtu {mtu} up\n");
         for (address, _) in inner {
             commands.push_str(&format!("route replace {address} dev tunnel\n"));
         }

@@ -243,7 +243,7 @@ pub fn no_agent() -> Result<()> {
 }
 
 /// Interfaces that have an XDP program.
-fn xdp_programs(netns: &Netns) -> Result<Vec<String>> {
+pub fn xdp_programs(netns: &Netns) -> Result<Vec<String>> {
     let text = netns.output("ip", &["-json", "-details", "link", "show"])?;
     let links: Vec<serde_json::Value> = serde_json::from_str(&text)?;
     let mut names: Vec<(u64, String)> = Vec::new();

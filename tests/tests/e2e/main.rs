@@ -3,6 +3,7 @@
 
 mod bad_config;
 mod changes;
+mod decap;
 mod icmp;
 mod lifecycle;
 mod passed;
@@ -49,6 +50,16 @@ fn main() {
         ("pings_of_a_vip", icmp::pings),
         ("path_mtu_behind_the_client", icmp::path_mtu),
         ("refused_datagrams_are_refused", icmp::unreachable_port),
+        ("decap_every_tunnel", decap::every_tunnel),
+        ("decap_in_generic_mode", decap::generic_mode),
+        ("decap_refused_packets", decap::refused_packets),
+        ("decap_jumbo_frames", decap::jumbo_frames),
+        ("decap_follows_addresses", decap::addresses_followed),
+        ("decap_given_addresses", decap::given_addresses),
+        ("decap_ends_by_signals", decap::signals),
+        ("decap_interface_taken_or_unknown", decap::taken_interface),
+        ("decap_notes", decap::notes),
+        ("decap_wrong_usage", decap::wrong_usage),
     ])
     .exit()
 }
