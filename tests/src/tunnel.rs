@@ -201,10 +201,13 @@ pub struct Sender {
 impl Sender {
     /// Takes the packets to the given addresses, of up to `mtu` bytes, each by its own tunnel.
     pub fn start(netns: &Netns, inner: &[(IpAddr, Tunnel)], mtu: u16) -> Result<Self> {
-        let tun = netns.run(|| open_tun("tunnel"))?;
-        let mut commands = format!("link set tunnel mtu {mtu} up\n");
+        // A name of its own: a process that is just being started may still hold the device of the sender before.
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let name = format!("tunnel{}", STARTED.fetch_add(1, Relaxed));
+        let tun = netns.run(|| open_tun(&name))?;
+        let mut commands = format!("link set {name} mtu {mtu} up\n");
         for (address, _) in inner {
-            commands.push_str(&format!("route replace {address} dev tunnel\n"));
+            commands.push_str(&format!("route replace {address} dev {name}\n"));
         }
         netns.ip(&commands)?;
         let raw = RawSender::new(netns)?;
