@@ -5,7 +5,7 @@
 use std::{collections::HashMap, error::Error};
 
 use crate::{
-    control::api::{Attachment, CounterValue, FlowTable, Flows, Load, Map, NextHop, Program},
+    control::api::{Attachment, CounterValue, FlowTable, Flows, Load, Map, Program, Way},
     model::change::MapWrite,
 };
 
@@ -29,8 +29,8 @@ pub trait Datapath: Send + 'static {
     /// What the packet program has counted.
     fn counters(&self) -> Result<Vec<CounterValue>, DatapathError>;
 
-    /// Next hops that are known, by slot.
-    fn next_hops(&self) -> HashMap<u32, NextHop>;
+    /// The ways to backends, by slot.
+    fn ways(&self) -> HashMap<u32, Way>;
 
     /// Where the packet program is attached.
     fn attachments(&self) -> Vec<Attachment>;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::datapath::{Datapath, DatapathError, FlowCounter, FlowLister};
 use crate::{
-    control::api::{Attachment, CounterValue, Flow, FlowTable, Flows, Load, Map, NextHop, Program},
+    control::api::{Attachment, CounterValue, Flow, FlowTable, Flows, Load, Map, Program, Way},
     model::{addr::Protocol, change::MapWrite},
 };
 
@@ -44,7 +44,7 @@ impl Datapath for Fake {
         Ok(Vec::new())
     }
 
-    fn next_hops(&self) -> HashMap<u32, NextHop> {
+    fn ways(&self) -> HashMap<u32, Way> {
         HashMap::new()
     }
 

@@ -6,8 +6,10 @@ use nix::net::if_::if_indextoname;
 
 use super::datapath::{Datapath, DatapathError, FlowCounter, FlowLister};
 use crate::{
-    control::api::{Attachment, CounterValue, Flow, FlowTable, Flows, Load, Map, NextHop, Program},
-    dataplane::{self, Dataplane, FlowState},
+    control::api::{
+        Attachment, CounterValue, Flow, FlowTable, Flows, Load, Map, NextHop, Program, Way,
+    },
+    dataplane::{self, Dataplane, FlowState, Missing},
     model::{addr::Protocol, change::MapWrite},
 };
 
@@ -45,9 +47,9 @@ impl Datapath for Dataplane {
             .collect())
     }
 
-    fn next_hops(&self) -> HashMap<u32, NextHop> {
-        let hops = self.next_hops().into_iter();
-        hops.map(|(id, hop)| (id, next_hop(hop))).collect()
+    fn ways(&self) -> HashMap<u32, Way> {
+        let ways = self.ways().into_iter();
+        ways.map(|(id, known)| (id, way(&known))).collect()
     }
 
     fn attachments(&self) -> Vec<Attachment> {
@@ -118,17 +120,50 @@ impl Datapath for Dataplane {
     }
 }
 
-fn next_hop(hop: dataplane::NextHop) -> NextHop {
-    // An interface that has gone since has only its index left.
-    let interface = if_indextoname(hop.ifindex).map_or_else(
-        |_| hop.ifindex.to_string(),
-        |name| name.to_string_lossy().into_owned(),
-    );
-    let [a, b, c, d, e, f] = hop.destination;
-    NextHop {
-        interface,
-        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+fn way(way: &dataplane::Way) -> Way {
+    Way {
+        next_hop: way.hop.ok().map(next_hop),
+        unresolved: way.hop.err().and_then(why_missing),
+        mtu: Some(way.mtu).filter(|&mtu| mtu > 0),
+        route_source: way.source,
     }
+}
+
+fn next_hop(hop: dataplane::NextHop) -> NextHop {
+    let [a, b, c, d, e, f] = hop.destination;
+    let tags = [hop.tags.outer(), hop.tags.inner()];
+    NextHop {
+        interface: interface(hop.ifindex),
+        mac: format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}"),
+        vlans: tags.into_iter().flatten().map(|(_, id)| id).collect(),
+    }
+}
+
+fn why_missing(missing: Missing) -> Option<String> {
+    Some(match missing {
+        Missing::Unknown => return None,
+        Missing::ThisHost => "this host".to_owned(),
+        Missing::NoRoute => "no route".to_owned(),
+        Missing::Device(ifindex) => format!("{} takes no XDP frames", interface(ifindex)),
+        Missing::Neighbour {
+            ifindex,
+            addr,
+            failed: false,
+        } => format!("{addr} on {} is being resolved", interface(ifindex)),
+        Missing::Neighbour {
+            ifindex,
+            addr,
+            failed: true,
+        } => format!("{addr} on {} does not answer", interface(ifindex)),
+    })
+}
+
+/// Name of an interface. One that has gone since has only its index left.
+fn interface(ifindex: u32) -> String {
+    if_indextoname(ifindex).map_or_else(
+        |_| ifindex.to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    )
 }
 
 /// A flow, if it is of a protocol that there can be flows of.

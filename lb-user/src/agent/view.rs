@@ -6,7 +6,7 @@ use super::{Agent, Inner, datapath::Datapath, edit::no_service, refusal::Refusal
 use crate::{
     control::api::{
         BackendPhase, BackendView, DEFAULT_FLOW_LIMIT, Flows, FlowsQuery, Load, MAX_FLOW_LIMIT,
-        NextHop, ServicePhase, ServiceView, Status,
+        ServicePhase, ServiceView, Status, Way,
     },
     host,
     model::{
@@ -119,7 +119,7 @@ fn notes(status: &Status) -> Vec<String> {
     let attached = |interface: &str| status.attachments.iter().any(|a| a.interface == interface);
     let backends = status.services.iter().flat_map(|s| &s.backends);
     let unseen: BTreeSet<&str> = backends
-        .filter_map(|b| b.next_hop.as_ref())
+        .filter_map(|b| b.way.next_hop.as_ref())
         .map(|hop| hop.interface.as_str())
         .filter(|interface| !attached(interface))
         .collect();
@@ -146,12 +146,12 @@ impl<D: Datapath> Inner<D> {
             .dataplane
             .loads(&self.state.slots())
             .map_err(|e| failed("loads", e))?;
-        let hops = self.dataplane.next_hops();
+        let ways = self.dataplane.ways();
         // `slots` and `services` walk the backends in the same order.
         let mut loads = loads.into_iter();
         let views = self.state.services().map(|(id, service)| {
             let spec = self.spec.service(id);
-            view(id, service, spec, &mut loads, &hops, now_ms)
+            view(id, service, spec, &mut loads, &ways, now_ms)
         });
         Ok(views.collect())
     }
@@ -162,7 +162,7 @@ fn view(
     service: &ServiceState,
     spec: Option<&ServiceSpec>,
     loads: &mut impl Iterator<Item = Load>,
-    hops: &HashMap<u32, NextHop>,
+    ways: &HashMap<u32, Way>,
     now_ms: u64,
 ) -> ServiceView {
     let defaults = ServiceSpec::new(id);
@@ -178,7 +178,7 @@ fn view(
             generation: backend.slot.generation,
             load: loads.next().unwrap_or_default(),
             share: 0.0,
-            next_hop: hops.get(&backend.slot.id).cloned(),
+            way: ways.get(&backend.slot.id).cloned().unwrap_or_default(),
             deadline_ms: backend
                 .removal
                 .map(|removal| removal.deadline_ms.saturating_sub(now_ms)),

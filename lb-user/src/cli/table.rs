@@ -6,7 +6,9 @@ use comfy_table::{Cell, CellAlignment, ContentArrangement, Table, presets};
 
 use lb_common::decap::{Counter, Fate};
 
-use crate::control::api::{BackendPhase, BackendView, Flows, ServicePhase, ServiceView, Status};
+use crate::control::api::{
+    BackendPhase, BackendView, Flows, ServicePhase, ServiceView, Status, Way,
+};
 
 /// A table with these columns; those whose name starts with `>` are numbers, aligned right.
 fn table(columns: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -117,11 +119,19 @@ fn backend_row(service: &ServiceView, backend: &BackendView) -> Vec<String> {
         format!("{:.1}%", backend.share * 100.0),
         bytes(backend.load.bytes_in),
         bytes(backend.load.bytes_out),
-        match &backend.next_hop {
-            Some(hop) => format!("{} {}", hop.interface, hop.mac),
-            None => "asks the kernel".to_owned(),
-        },
+        next_hop(&backend.way),
     ]
+}
+
+fn next_hop(way: &Way) -> String {
+    match (&way.next_hop, &way.unresolved) {
+        (Some(hop), _) => {
+            let vlans: String = hop.vlans.iter().map(|id| format!(" vlan {id}")).collect();
+            format!("{}{vlans} {}", hop.interface, hop.mac)
+        }
+        (None, Some(why)) => format!("asks the kernel: {why}"),
+        (None, None) => "asks the kernel".to_owned(),
+    }
 }
 
 /// Everything about the agent.

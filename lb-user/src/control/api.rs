@@ -17,7 +17,7 @@
 //! Every change replies with a [`Change`], every refusal with an [`ErrorBody`] and a status that says
 //! whose fault it was: 4xx the request's, 5xx the agent's.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
@@ -232,9 +232,9 @@ pub struct BackendView {
     pub load: Load,
     /// Its part of the flows that its service has opened, 0 to 1.
     pub share: f64,
-    /// Where its packets are sent; none: the kernel is asked for each.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub next_hop: Option<NextHop>,
+    /// The way to it.
+    #[serde(flatten)]
+    pub way: Way,
     /// How long the flows that remain have, if it is being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
@@ -271,6 +271,23 @@ pub struct Load {
     pub bytes_out: u64,
 }
 
+/// The way to a backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Way {
+    /// Where its packets are sent; none: the kernel is asked for each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_hop: Option<NextHop>,
+    /// Why there is no next hop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unresolved: Option<String>,
+    /// Longest IP packet that the way takes, in bytes, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    /// The address of the balancer that the route to it suggests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_source: Option<IpAddr>,
+}
+
 /// Where a backend's packets are sent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextHop {
@@ -278,6 +295,9 @@ pub struct NextHop {
     pub interface: String,
     /// MAC address.
     pub mac: String,
+    /// Ids of the VLAN tags that are put on, the outer one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vlans: Vec<u16>,
 }
 
 /// The agent and its data plane.

@@ -10,20 +10,65 @@ use aya::maps::{Array, MapData};
 use lb_common::{
     abi::{Backend, backend_flags},
     flow::unmapped,
+    vlan::Tags,
 };
 
 use super::Error;
-use crate::model::change::BackendSlot;
+use crate::model::{addr::address_words, change::BackendSlot};
 
-/// The way to a backend.
+/// Where packets to a backend are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// Interface to send on.
     pub ifindex: u32,
     /// MAC address to send to.
     pub destination: [u8; 6],
-    /// MAC address of the interface.
+    /// MAC address to send from.
     pub source: [u8; 6],
+    /// VLAN tags to put on.
+    pub tags: Tags,
+}
+
+/// What the network says of the way to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The next hop, or why there is none.
+    pub hop: Result<NextHop, Missing>,
+    /// Longest IP packet that the way takes, in bytes; 0: not known.
+    pub mtu: u32,
+    /// The address that this host would send from.
+    pub source: Option<IpAddr>,
+}
+
+/// Why there is no next hop to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// It was not looked for yet.
+    Unknown,
+    /// The backend is this host.
+    ThisHost,
+    /// There is no route to the backend, or it leads nowhere.
+    NoRoute,
+    /// XDP cannot send on the interface of this index.
+    Device(u32),
+    /// A neighbour's MAC address is not known.
+    Neighbour {
+        /// Interface that the neighbour is behind.
+        ifindex: u32,
+        /// Its address: the backend's, or that of the gateway before it.
+        addr: IpAddr,
+        /// It has been asked, and does not answer.
+        failed: bool,
+    },
+}
+
+impl Way {
+    /// Nothing is known yet.
+    pub const UNKNOWN: Self = Self {
+        hop: Err(Missing::Unknown),
+        mtu: 0,
+        source: None,
+    };
 }
 
 impl NextHop {
@@ -40,7 +85,7 @@ impl NextHop {
 /// The backend array and what is in it.
 pub struct Backends {
     map: Array<MapData, Backend>,
-    slots: HashMap<u32, (BackendSlot, Option<NextHop>)>,
+    slots: HashMap<u32, (BackendSlot, Way)>,
 }
 
 impl Backends {
@@ -58,14 +103,14 @@ impl Backends {
             .is_some_and(|(slot, _)| slot.generation == generation)
     }
 
-    /// Fills or changes a slot. The next hop is kept if the address is.
+    /// Fills or changes a slot. What is known of the way is kept if the address is.
     pub fn set(&mut self, slot: BackendSlot) -> Result<(), Error> {
-        let hop = self
+        let way = self
             .slots
             .get(&slot.id)
             .filter(|(before, _)| before.addr == slot.addr)
-            .and_then(|(_, hop)| *hop);
-        self.write(slot, hop)
+            .map_or(Way::UNKNOWN, |(_, way)| *way);
+        self.write(slot, way)
     }
 
     /// Empties a slot.
@@ -77,56 +122,75 @@ impl Backends {
         Ok(())
     }
 
-    /// Sets the next hop of a slot, if its owner is still that of `generation`. Returns whether that
-    /// changed anything.
-    pub fn set_hop(
-        &mut self,
-        id: u32,
-        generation: u32,
-        hop: Option<NextHop>,
-    ) -> Result<bool, Error> {
+    /// Sets the way to the backend in a slot, if the slot's owner is still that of `generation`. Returns the
+    /// way before, if that was another.
+    pub fn set_way(&mut self, id: u32, generation: u32, way: Way) -> Result<Option<Way>, Error> {
         match self.slots.get(&id) {
-            Some(&(slot, before)) if slot.generation == generation && before != hop => {
-                self.write(slot, hop)?;
-                Ok(true)
+            Some(&(slot, before)) if slot.generation == generation && before != way => {
+                self.write(slot, way)?;
+                Ok(Some(before))
             }
-            _ => Ok(false),
+            _ => Ok(None),
         }
     }
 
-    fn write(&mut self, slot: BackendSlot, hop: Option<NextHop>) -> Result<(), Error> {
-        let mut flags = slot.manner;
-        if slot.stateless {
-            flags |= backend_flags::STATELESS;
-        }
-        if hop.is_some() {
-            flags |= backend_flags::RESOLVED;
-        }
-        let value = Backend {
-            generation: slot.generation,
-            flags,
-            hop: hop.map_or([0; 3], |hop| hop.words()),
-            hop_ifindex: hop.map_or(0, |hop| hop.ifindex),
-            addr: slot.addr,
-            weight: slot.weight,
-            port: slot.port,
-            vip_port: slot.vip_port,
-            source: slot.source.unwrap_or_default(),
-            source_bits: slot.source_bits,
-            vip: slot.vip,
-            ..Backend::EMPTY
-        };
+    fn write(&mut self, slot: BackendSlot, way: Way) -> Result<(), Error> {
         self.map
-            .set(slot.id, value, 0)
+            .set(slot.id, value(&slot, &way), 0)
             .map_err(|e| Error::map("BACKENDS", e))?;
-        self.slots.insert(slot.id, (slot, hop));
+        self.slots.insert(slot.id, (slot, way));
         Ok(())
     }
 
-    /// The slots in use, with their next hops.
-    pub fn iter(&self) -> impl Iterator<Item = &(BackendSlot, Option<NextHop>)> {
+    /// The slots in use, each with the way to its backend.
+    pub fn iter(&self) -> impl Iterator<Item = &(BackendSlot, Way)> {
         self.slots.values()
     }
+}
+
+/// What is wanted of a backend and what the network says of the way to it, as the packet program reads it.
+fn value(slot: &BackendSlot, way: &Way) -> Backend {
+    let mut flags = slot.manner;
+    if slot.stateless {
+        flags |= backend_flags::STATELESS;
+    }
+    let mut value = Backend {
+        generation: slot.generation,
+        mtu: way.mtu,
+        addr: slot.addr,
+        weight: slot.weight,
+        port: slot.port,
+        vip_port: slot.vip_port,
+        source: source(slot, way),
+        source_bits: slot.source_bits,
+        vip: slot.vip,
+        ..Backend::EMPTY
+    };
+    match way.hop {
+        Ok(hop) => {
+            flags |= backend_flags::RESOLVED;
+            if hop.tags != Tags::NONE {
+                flags |= backend_flags::TAGGED;
+            }
+            value.hop = hop.words();
+            value.hop_ifindex = hop.ifindex;
+            value.tags = hop.tags;
+        }
+        // In the other modes replies have to come back through the program, which they cannot from here.
+        Err(Missing::ThisHost) if flags & backend_flags::ONE_WAY != 0 => {
+            flags |= backend_flags::LOCAL;
+        }
+        Err(_) => {}
+    }
+    value.flags = flags;
+    value
+}
+
+/// The balancer's address towards a backend: as wanted, else as the route has it.
+fn source(slot: &BackendSlot, way: &Way) -> [u32; 4] {
+    slot.source
+        .or_else(|| way.source.map(address_words))
+        .unwrap_or_default()
 }
 
 /// An address in network-order words as the standard library's type; IPv4-mapped ones as IPv4.
@@ -140,5 +204,85 @@ pub fn ip(addr: &[u32; 4]) -> IpAddr {
             }
             IpAddr::V6(Ipv6Addr::from(bytes))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOP: NextHop = NextHop {
+        ifindex: 7,
+        destination: [1, 2, 3, 4, 5, 6],
+        source: [7, 8, 9, 10, 11, 12],
+        tags: Tags::NONE,
+    };
+
+    fn slot(manner: u32) -> BackendSlot {
+        BackendSlot {
+            manner,
+            ..BackendSlot::new(0, 1, address_words(IpAddr::from([10, 0, 0, 1])), 80)
+        }
+    }
+
+    fn way(hop: Result<NextHop, Missing>) -> Way {
+        Way {
+            hop,
+            ..Way::UNKNOWN
+        }
+    }
+
+    #[test]
+    fn a_next_hop_is_the_start_of_a_frame() {
+        let value = value(&slot(0), &way(Ok(HOP)));
+        let bytes: Vec<u8> = value.hop.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        assert_eq!(bytes, (1..=12).collect::<Vec<u8>>());
+        assert_eq!(value.hop_ifindex, 7);
+        assert_eq!(value.flags, backend_flags::RESOLVED);
+    }
+
+    #[test]
+    fn tags_are_flagged() {
+        let tags = Tags::NONE.with(lb_common::vlan::TagType::Dot1Q, 0);
+        let hop = NextHop { tags, ..HOP };
+        let value = value(&slot(0), &way(Ok(hop)));
+        assert_eq!(value.flags, backend_flags::RESOLVED | backend_flags::TAGGED);
+        assert_eq!(value.tags, tags);
+    }
+
+    #[test]
+    fn this_host_serves_in_one_way_modes_only() {
+        let flags = |manner| value(&slot(manner), &way(Err(Missing::ThisHost))).flags;
+        for one_way in [
+            backend_flags::DSR,
+            backend_flags::TUNNEL,
+            backend_flags::TUNNEL | backend_flags::GUE,
+        ] {
+            assert_eq!(flags(one_way), one_way | backend_flags::LOCAL);
+        }
+        for other in [0, backend_flags::FULLNAT] {
+            assert_eq!(flags(other), other);
+        }
+    }
+
+    #[test]
+    fn the_source_is_as_wanted_or_as_the_route_has_it() {
+        let address = |last| IpAddr::from([10, 0, 0, last]);
+        let way = Way {
+            source: Some(address(9)),
+            mtu: 1400,
+            ..Way::UNKNOWN
+        };
+        assert_eq!(value(&slot(0), &way).source, address_words(address(9)));
+        assert_eq!(value(&slot(0), &way).mtu, 1400);
+        let wanted = BackendSlot {
+            source: Some(address_words(address(8))),
+            source_bits: 3,
+            ..slot(0)
+        };
+        let value_of = value(&wanted, &way);
+        assert_eq!(value_of.source, address_words(address(8)));
+        assert_eq!(value_of.source_bits, 3);
+        assert_eq!(value(&slot(0), &Way::UNKNOWN).source, [0; 4]);
     }
 }

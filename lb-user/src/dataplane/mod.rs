@@ -30,7 +30,7 @@ use lb_common::{
 
 pub use self::{
     attach::{AttachedMode, Attachment, XdpMode},
-    backends::{NextHop, ip},
+    backends::{Missing, NextHop, Way, ip},
     clock::Clock,
     error::Error,
     flows::{Flow, FlowCount, FlowState, FlowTable, FlowTables},
@@ -192,11 +192,20 @@ impl Dataplane {
         self.maps.loads.reopen()
     }
 
-    /// The next hop of each backend slot that has one.
-    pub fn next_hops(&self) -> HashMap<u32, NextHop> {
+    /// The way to each backend, by slot.
+    pub fn ways(&self) -> HashMap<u32, Way> {
         lock(&self.backends)
             .iter()
-            .filter_map(|(slot, hop)| hop.map(|hop| (slot.id, hop)))
+            .map(|(slot, way)| (slot.id, *way))
+            .collect()
+    }
+
+    /// The next hop of each backend slot that has one.
+    #[cfg(feature = "testbed")]
+    pub fn next_hops(&self) -> HashMap<u32, NextHop> {
+        self.ways()
+            .into_iter()
+            .filter_map(|(id, way)| Some((id, way.hop.ok()?)))
             .collect()
     }
 
@@ -232,7 +241,15 @@ impl Dataplane {
         &self.ebpf
     }
 
-    /// Sets a backend's next hop by hand, for test runs, where there is no network.
+    /// Sets the way to a backend by hand, for test runs, where there is no network. Returns whether that
+    /// changed anything.
+    #[cfg(feature = "testbed")]
+    pub fn set_way(&self, id: u32, generation: u32, way: Way) -> Result<bool, Error> {
+        let before = lock(&self.backends).set_way(id, generation, way)?;
+        Ok(before.is_some())
+    }
+
+    /// Sets a backend's next hop by hand, and leaves what else is known of the way.
     #[cfg(feature = "testbed")]
     pub fn set_next_hop(
         &self,
@@ -240,7 +257,9 @@ impl Dataplane {
         generation: u32,
         hop: Option<NextHop>,
     ) -> Result<bool, Error> {
-        lock(&self.backends).set_hop(id, generation, hop)
+        let way = self.ways().remove(&id).unwrap_or(Way::UNKNOWN);
+        let hop = hop.ok_or(Missing::Unknown);
+        self.set_way(id, generation, Way { hop, ..way })
     }
 }
 

@@ -1,13 +1,17 @@
-//! Keeps each backend's next hop in step with the kernel's routes and neighbours.
+//! Keeps the way to each backend in step with the kernel's links, routes and neighbours.
 //!
 //! A thread waits for netlink to say that something has changed, or for the agent to say that there
 //! is a new backend, and then looks at all of them again: what must never happen is that one is
-//! missed, and a look costs a few requests.
+//! missed, and a look costs a few requests. Between looks it has the kernel resolve the neighbours that are
+//! not known, and confirm those that are.
+
+mod notes;
+mod probe;
+mod way;
 
 use std::{
     collections::{HashMap, HashSet},
     io::{Read, Write},
-    net::IpAddr,
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::JoinHandle,
@@ -16,21 +20,26 @@ use std::{
 
 use aya::maps::{MapData, xdp::DevMapHash};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 
+use self::{
+    notes::Notes,
+    probe::{CONFIRM, Probes, RETRY},
+    way::{Key, Network},
+};
 use super::{
     Error,
-    backends::{Backends, NextHop, ip},
-    netlink::{Changes, Link, Neighbour, Netlink},
+    backends::{Backends, ip},
+    netlink::{Changes, Netlink, Resolution, Route},
 };
 
-/// How often neighbours are confirmed although nothing changed: packets that bypass the kernel's
-/// stack leave its entries unused, and unused ones go stale.
-const CONFIRM: Duration = Duration::from_secs(20);
-/// How long to wait for a neighbour that is being resolved before asking again.
-const RETRY: Duration = Duration::from_secs(1);
 /// Changes come in bursts: they are waited out for this long.
 const SETTLE: Duration = Duration::from_millis(20);
+/// After a look that took long, changes are waited out for this many times as long as it took, so that a
+/// network that never rests leaves the CPU to others.
+const REST: u32 = 4;
+/// But no longer than this.
+const LONGEST_REST: Duration = Duration::from_millis(400);
 
 /// The thread, and how to wake and end it.
 pub struct NextHops {
@@ -53,12 +62,14 @@ impl NextHops {
         let (wake, woken) = UnixStream::pair().map_err(failed)?;
         woken.set_nonblocking(true).map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
-        let mut follower = Follower {
+        let follower = Follower {
             netlink,
             backends,
             devices,
             redirectable: HashSet::new(),
-            confirmed: HashMap::new(),
+            neighbours: HashMap::new(),
+            probes: Probes::new(Instant::now()),
+            notes: Notes::default(),
             failing: false,
         };
         let thread = std::thread::Builder::new()
@@ -99,25 +110,34 @@ struct Follower {
     backends: Arc<Mutex<Backends>>,
     devices: DevMapHash<MapData>,
     redirectable: HashSet<u32>,
-    /// When each neighbour was last asked for.
-    confirmed: HashMap<(u32, IpAddr), Instant>,
+    /// The neighbours on the ways to backends, and whether they are known; fixed ones are not among them.
+    neighbours: HashMap<Key, bool>,
+    probes: Probes,
+    notes: Notes,
     failing: bool,
 }
 
 impl Follower {
-    fn run(&mut self, changes: &Changes, mut woken: UnixStream) {
-        let mut wait = Duration::ZERO;
+    fn run(mut self, changes: &Changes, mut woken: UnixStream) {
+        let mut look_at = Instant::now();
+        let mut rest = SETTLE;
         loop {
+            let now = Instant::now();
+            let wait = look_at
+                .saturating_duration_since(now)
+                .min(self.probes.next(&self.neighbours, now));
+            // Rounded up, or the last millisecond is spent in a loop.
+            let wait = PollTimeout::try_from(wait + Duration::from_millis(1));
             let mut fds = [
                 PollFd::new(changes.as_fd(), PollFlags::POLLIN),
                 PollFd::new(woken.as_fd(), PollFlags::POLLIN),
             ];
-            let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
-            if poll(&mut fds, timeout).is_err() {
+            if poll(&mut fds, wait.unwrap_or(PollTimeout::MAX)).is_err() {
                 continue;
             }
-            if fds[0].any().unwrap_or(false) && !fds[1].any().unwrap_or(false) {
-                std::thread::sleep(SETTLE);
+            let [changed, called] = fds.map(|fd| fd.any().unwrap_or(false));
+            if changed && !called {
+                std::thread::sleep(rest);
             }
             changes.drain();
             let mut buffer = [0; 64];
@@ -126,93 +146,96 @@ impl Follower {
                     return;
                 }
             }
-            wait = match self.look() {
-                Ok(true) => {
-                    self.failing = false;
-                    CONFIRM
-                }
-                Ok(false) => RETRY,
-                Err(e) => {
-                    if !std::mem::replace(&mut self.failing, true) {
-                        warn!("next hops cannot be followed: {e}; trying again every second");
-                    }
-                    RETRY
-                }
-            };
+            let start = Instant::now();
+            if changed || called || start >= look_at {
+                look_at = start + self.look_or_warn();
+                rest = (start.elapsed() * REST).clamp(SETTLE, LONGEST_REST);
+            }
+            self.probe();
         }
     }
 
-    /// Looks at every backend; returns whether all next hops are known.
-    fn look(&mut self) -> Result<bool, Error> {
+    /// Looks; returns when to look again if nothing changes.
+    fn look_or_warn(&mut self) -> Duration {
+        match self.look() {
+            Ok(()) => {
+                self.failing = false;
+                CONFIRM
+            }
+            Err(e) => {
+                if !std::mem::replace(&mut self.failing, true) {
+                    warn!("next hops cannot be followed: {e}; trying again every second");
+                }
+                RETRY
+            }
+        }
+    }
+
+    /// Looks at every backend.
+    fn look(&mut self) -> Result<(), Error> {
+        self.neighbours.clear();
         let slots: Vec<_> = lock(&self.backends)
             .iter()
             .map(|(slot, _)| (slot.id, slot.generation, ip(&slot.addr)))
             .collect();
         if slots.is_empty() {
-            return Ok(true);
+            return Ok(());
         }
-        let links: HashMap<u32, Link> = self
-            .netlink
-            .links()?
-            .into_iter()
-            .map(|link| (link.ifindex, link))
-            .collect();
+        let network = Network::read(&mut self.netlink)?;
         // The kernel takes an interface that goes away out of the map.
         self.redirectable
-            .retain(|ifindex| links.contains_key(ifindex));
-        let neighbours: HashMap<(u32, IpAddr), Neighbour> = self
-            .netlink
-            .neighbours()?
-            .into_iter()
-            .map(|n| ((n.ifindex, n.addr), n))
-            .collect();
-        let mut complete = true;
-        let now = Instant::now();
+            .retain(|&ifindex| network.link(ifindex).is_some());
+        self.notes.forget_devices(&network);
+        // Services share backends.
+        let mut routes: HashMap<_, Option<Route>> = HashMap::new();
         for (id, generation, addr) in slots {
-            let route = self.netlink.route(addr)?;
-            let mut hop = None;
-            // To this host itself, or out on a device that takes no redirected frames, the packet goes
-            // up the stack, which the FIB says as well.
-            let by_stack = route.is_some_and(|route| {
-                let link = links.get(&route.ifindex);
-                route.local || link.is_some_and(|link| !link.takes_redirects)
-            });
-            if let Some(route) = route
-                && !by_stack
-            {
-                let key = (route.ifindex, route.next);
-                let neighbour = neighbours.get(&key);
-                hop = neighbour
-                    .zip(links.get(&route.ifindex))
-                    .map(|(neighbour, link)| NextHop {
-                        ifindex: route.ifindex,
-                        destination: neighbour.mac,
-                        source: link.mac,
-                    });
-                let every = if hop.is_some() { CONFIRM } else { RETRY };
-                let due = self
-                    .confirmed
-                    .get(&key)
-                    .is_none_or(|&asked| now.duration_since(asked) + SETTLE >= every);
-                if due && !neighbour.is_some_and(|neighbour| neighbour.fixed) {
-                    self.confirmed.insert(key, now);
-                    if let Err(e) = self.netlink.resolve(key.0, key.1) {
-                        debug!("{e}");
+            let route = match routes.get(&addr) {
+                Some(route) => *route,
+                None => {
+                    let route = self.netlink.route(addr)?;
+                    routes.insert(addr, route);
+                    route
+                }
+            };
+            let found = network.way(route);
+            if let Some(key) = found.neighbour {
+                match network.resolution(&key) {
+                    Some(Resolution::Fixed(_)) => {}
+                    other => {
+                        let known = other.and_then(Resolution::mac).is_some();
+                        self.neighbours.insert(key, known);
                     }
                 }
-                self.allow_redirect(route.ifindex)?;
             }
-            complete &= hop.is_some() || by_stack;
-            if lock(&self.backends).set_hop(id, generation, hop)? {
-                match hop {
-                    Some(hop) => debug!(backend = %addr, ifindex = hop.ifindex, "next hop known"),
-                    None => info!(backend = %addr, "next hop not known; asking the kernel's FIB"),
+            if let Some(ifindex) = found.device {
+                self.allow_redirect(ifindex)?;
+            }
+            let before = lock(&self.backends).set_way(id, generation, found.way)?;
+            if let Some(before) = before {
+                self.notes.changed(addr, &before, &found.way, &network);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the kernel resolve and confirm the neighbours whose time has come.
+    fn probe(&mut self) {
+        for key in self.probes.due(&self.neighbours, Instant::now()) {
+            let (ifindex, addr) = key;
+            let known = self.neighbours.get(&key).copied().unwrap_or_default();
+            let asked = if known {
+                self.netlink.confirm(ifindex, addr)
+            } else {
+                self.netlink.resolve(ifindex, addr)
+            };
+            if let Err(e) = asked {
+                // One that cannot be confirmed has failed meanwhile, of which netlink tells.
+                debug!("{e}");
+                if !known {
+                    self.notes.unresolvable(&e);
                 }
             }
         }
-        self.confirmed
-            .retain(|_, asked| now.duration_since(*asked) < 10 * CONFIRM);
-        Ok(complete)
     }
 
     fn allow_redirect(&mut self, ifindex: u32) -> Result<(), Error> {

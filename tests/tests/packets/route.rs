@@ -1,6 +1,9 @@
 //! The way out: next hops, the kernel's FIB, and the client's last hop.
 
-use lb_common::verdict::Counter::{AskedFib, NoNeighbour, NoRoute};
+use lb_common::{
+    verdict::Counter::{AskedFib, NoNeighbour, NoRoute},
+    vlan::Tags,
+};
 use lb_tests::fixture::{
     ALL, Fixture, Place, Port, Setup, Side, event,
     frame::{ACK, SYN},
@@ -32,6 +35,7 @@ pub const FIXTURES: &[Fixture] = &[
                         ifindex: rig.ifindex(Port::Near),
                         destination: NEW_MAC,
                         source: Port::Near.mac(),
+                        tags: Tags::NONE,
                     };
                     rig.set_next_hop(0, Some(hop))
                 }),

@@ -1,0 +1,75 @@
+//! What is said of ways to backends: each change once, and what concerns a device once for all backends
+//! behind it.
+
+use std::{collections::HashSet, io::ErrorKind, net::IpAddr};
+
+use tracing::{debug, info, warn};
+
+use super::way::Network;
+use crate::dataplane::{
+    Error,
+    backends::{Missing, Way},
+};
+
+/// What has been said already.
+#[derive(Debug, Default)]
+pub struct Notes {
+    devices: HashSet<u32>,
+    table_full: bool,
+}
+
+impl Notes {
+    /// Says that the way to a backend has changed.
+    pub fn changed(&mut self, backend: IpAddr, before: &Way, now: &Way, network: &Network) {
+        let name = |ifindex| network.link(ifindex).map_or("?", |link| link.name.as_str());
+        match now.hop {
+            Ok(hop) => debug!(%backend, interface = name(hop.ifindex), "next hop known"),
+            Err(missing) if before.hop == Err(missing) => {}
+            Err(Missing::Unknown) => {}
+            Err(Missing::ThisHost) => info!(%backend, "this host has the backend's address"),
+            Err(Missing::NoRoute) => warn!(%backend, "there is no route to the backend"),
+            Err(Missing::Device(ifindex)) => {
+                if self.devices.insert(ifindex) {
+                    let kind = network.link(ifindex).and_then(|link| link.kind.as_deref());
+                    warn!(
+                        %backend,
+                        interface = name(ifindex),
+                        kind = kind.unwrap_or("unknown"),
+                        "XDP cannot send on this interface: what goes to backends behind it is left to the \
+                         kernel, which forwards in mode nat only"
+                    );
+                }
+            }
+            Err(Missing::Neighbour { ifindex, addr, .. }) => {
+                let (interface, neighbour) = (name(ifindex), addr);
+                if before.hop.is_ok() {
+                    warn!(%backend, interface, %neighbour, "next hop lost: the neighbour does not answer");
+                } else {
+                    debug!(%backend, interface, %neighbour, "next hop not known yet");
+                }
+            }
+        }
+    }
+
+    /// Forgets devices that are gone: another may get the index.
+    pub fn forget_devices(&mut self, network: &Network) {
+        self.devices
+            .retain(|&ifindex| network.link(ifindex).is_some());
+    }
+
+    /// Says what keeps neighbours from being resolved, if one can do something about it.
+    pub fn unresolvable(&mut self, error: &Error) {
+        let Error::Netlink { cause, .. } = error else {
+            return;
+        };
+        // ENOBUFS: the table's size is that of all namespaces together.
+        let full =
+            cause.raw_os_error() == Some(libc::ENOBUFS) || cause.kind() == ErrorKind::OutOfMemory;
+        if full && !std::mem::replace(&mut self.table_full, true) {
+            warn!(
+                "the kernel's neighbour table is full, so next hops cannot be resolved: raise \
+                 net.ipv4.neigh.default.gc_thresh3 and net.ipv6.neigh.default.gc_thresh3"
+            );
+        }
+    }
+}
