@@ -4,6 +4,7 @@
 mod bad_config;
 mod changes;
 mod decap;
+mod hops;
 mod icmp;
 mod lifecycle;
 mod passed;
@@ -50,6 +51,19 @@ fn main() {
         ("pings_of_a_vip", icmp::pings),
         ("path_mtu_behind_the_client", icmp::path_mtu),
         ("refused_datagrams_are_refused", icmp::unreachable_port),
+        ("hops_two_interfaces", hops::two_interfaces),
+        ("hops_gateways", hops::gateways),
+        ("hops_link_down", hops::link_down),
+        ("hops_mtu", hops::mtu),
+        ("hops_changed_mac_announced", hops::announced_mac),
+        ("hops_changed_mac_unannounced", hops::silent_mac),
+        ("hops_neighbour_that_does_not_answer", hops::unanswered),
+        ("hops_address_of_the_balancer", hops::own_address),
+        (
+            "hops_client_on_the_backends_network",
+            hops::client_on_the_backends_network,
+        ),
+        ("hops_backend_that_is_a_client", hops::backend_as_client),
         ("decap_every_tunnel", decap::every_tunnel),
         ("decap_in_generic_mode", decap::generic_mode),
         ("decap_refused_packets", decap::refused_packets),
