@@ -62,6 +62,29 @@ pub enum Missing {
     },
 }
 
+impl Missing {
+    /// The same, as it is to be understood after what was there before: a neighbour that did not answer is
+    /// asked again and again, and has not answered until it does.
+    #[must_use]
+    pub fn after(self, before: Result<NextHop, Self>) -> Self {
+        match (self, before) {
+            (
+                Self::Neighbour { ifindex, addr, .. },
+                Err(Self::Neighbour {
+                    ifindex: i,
+                    addr: a,
+                    failed: true,
+                }),
+            ) if (ifindex, addr) == (i, a) => Self::Neighbour {
+                ifindex,
+                addr,
+                failed: true,
+            },
+            _ => self,
+        }
+    }
+}
+
 impl Way {
     /// Nothing is known yet.
     pub const UNKNOWN: Self = Self {
@@ -263,6 +286,22 @@ mod tests {
         for other in [0, backend_flags::FULLNAT] {
             assert_eq!(flags(other), other);
         }
+    }
+
+    #[test]
+    fn a_neighbour_that_failed_has_failed_until_it_answers() {
+        let neighbour = |ifindex, failed| Missing::Neighbour {
+            ifindex,
+            addr: IpAddr::from([10, 0, 0, 1]),
+            failed,
+        };
+        let (pending, failed) = (neighbour(1, false), neighbour(1, true));
+        assert_eq!(pending.after(Err(failed)), failed);
+        assert_eq!(failed.after(Err(pending)), failed);
+        assert_eq!(pending.after(Err(pending)), pending);
+        assert_eq!(pending.after(Ok(HOP)), pending);
+        assert_eq!(pending.after(Err(neighbour(2, true))), pending);
+        assert_eq!(Missing::NoRoute.after(Err(failed)), Missing::NoRoute);
     }
 
     #[test]

@@ -176,7 +176,7 @@ impl Follower {
         self.neighbours.clear();
         let slots: Vec<_> = lock(&self.backends)
             .iter()
-            .map(|(slot, _)| (slot.id, slot.generation, ip(&slot.addr)))
+            .map(|(slot, way)| (slot.id, slot.generation, ip(&slot.addr), *way))
             .collect();
         if slots.is_empty() {
             return Ok(());
@@ -188,7 +188,7 @@ impl Follower {
         self.notes.forget_devices(&network);
         // Services share backends.
         let mut routes: HashMap<_, Option<Route>> = HashMap::new();
-        for (id, generation, addr) in slots {
+        for (id, generation, addr, before) in slots {
             let route = match routes.get(&addr) {
                 Some(route) => *route,
                 None => {
@@ -197,7 +197,8 @@ impl Follower {
                     route
                 }
             };
-            let found = network.way(route);
+            let mut found = network.way(route);
+            found.way.hop = found.way.hop.map_err(|missing| missing.after(before.hop));
             if let Some(key) = found.neighbour {
                 match network.resolution(&key) {
                     Some(Resolution::Fixed(_)) => {}
