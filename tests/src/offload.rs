@@ -72,15 +72,25 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
 /// Has an interface's sender compute checksums itself.
 pub fn tx_checksum_off(netns: &Netns, interface: &str) -> Result<()> {
     const ETHTOOL_STXCSUM: u32 = 0x17;
+    ethtool(netns, interface, ETHTOOL_STXCSUM, 0)
+        .with_context(|| format!("cannot turn off checksum offload of {interface}"))
+}
+
+/// Turns GRO on: frames can then be redirected to the other end of a veth pair.
+pub fn gro_on(netns: &Netns, interface: &str) -> Result<()> {
+    const ETHTOOL_SGRO: u32 = 0x2c;
+    ethtool(netns, interface, ETHTOOL_SGRO, 1)
+        .with_context(|| format!("cannot turn on GRO of {interface}"))
+}
+
+/// A command of `linux/ethtool.h` that sets one value.
+fn ethtool(netns: &Netns, interface: &str, command: u32, data: u32) -> Result<()> {
     #[repr(C)]
     struct EthtoolValue {
         cmd: u32,
         data: u32,
     }
-    let mut value = EthtoolValue {
-        cmd: ETHTOOL_STXCSUM,
-        data: 0,
-    };
+    let mut value = EthtoolValue { cmd: command, data };
     let bytes = interface.as_bytes();
     ensure!(
         bytes.len() < libc::IFNAMSIZ,
@@ -100,8 +110,7 @@ pub fn tx_checksum_off(netns: &Netns, interface: &str) -> Result<()> {
         if result == 0 {
             Ok(())
         } else {
-            Err(io::Error::last_os_error())
-                .with_context(|| format!("cannot turn off checksum offload of {interface}"))
+            Err(io::Error::last_os_error().into())
         }
     })
 }

@@ -115,11 +115,15 @@ impl Topology {
     /// Makes a backend the end of a tunnel: it has the VIPs as addresses of its own, and its interface is free for
     /// the program of [`Decap`](crate::decap::Decap).
     pub fn end_tunnel(&mut self, index: usize) -> Result<()> {
-        let netns = &self.backends[index].netns;
-        self.pass.detach(netns, "eth0")?;
-        netns.ip(&format!(
+        self.without_xdp(index)?;
+        self.backends[index].netns.ip(&format!(
             "address add {VIP4}/32 dev lo\naddress add {VIP6}/128 dev lo nodad"
         ))
+    }
+
+    /// Takes the XDP program off a backend's interface: frames cannot be redirected there any more.
+    pub fn without_xdp(&mut self, index: usize) -> Result<()> {
+        self.pass.detach(&self.backends[index].netns, "eth0")
     }
 
     /// Name of the backend with that index, as its servers give it.

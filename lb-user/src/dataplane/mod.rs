@@ -106,6 +106,8 @@ impl Dataplane {
             .devices
             .insert(attachment.ifindex, attachment.ifindex, None, 0)
             .map_err(|e| Error::map("DEVICES", e))?;
+        let native = attachment.mode == AttachedMode::Native;
+        self.next_hops.attached(attachment.ifindex, native);
         Ok(attachment)
     }
 

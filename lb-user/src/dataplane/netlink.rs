@@ -1,23 +1,23 @@
-//! rtnetlink(7), as far as the agent needs it: links with their XDP programs, routes, neighbours.
+//! Netlink, as far as the agent needs it: links with their XDP programs and what XDP can do on them, routes,
+//! neighbours (rtnetlink(7), and the generic netlink family "netdev").
 //!
 //! Requests are few and answered by the kernel at once, so a plain blocking socket does.
 
 mod changes;
+mod channel;
+mod features;
 mod link;
 mod neighbour;
 mod route;
 mod stack;
 
-use std::io;
-
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::protocols::NETLINK_ROUTE;
 
+use self::channel::Channel;
 pub use self::{
     changes::Changes,
+    features::XdpFeatures,
     link::{Link, Vlan, XdpOnLink},
     neighbour::{Neighbour, Resolution},
     route::Route,
@@ -25,28 +25,13 @@ pub use self::{
 };
 use super::Error;
 
-/// A netlink socket for requests.
-pub struct Netlink {
-    socket: Socket,
-    sequence: u32,
-}
+/// A route netlink socket for requests.
+pub struct Netlink(Channel);
 
 impl Netlink {
     /// Opens a socket in the network namespace of the calling thread.
     pub fn open() -> Result<Self, Error> {
-        let open = || {
-            let mut socket = Socket::new(NETLINK_ROUTE)?;
-            socket.bind_auto()?;
-            socket.connect(&SocketAddr::new(0, 0))?;
-            Ok(socket)
-        };
-        Ok(Self {
-            socket: open().map_err(|cause| Error::Netlink {
-                what: "opening a socket".to_owned(),
-                cause,
-            })?,
-            sequence: 0,
-        })
+        Channel::open(NETLINK_ROUTE).map(Self)
     }
 
     fn ask(
@@ -55,55 +40,11 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> Result<Vec<RouteNetlinkMessage>, Error> {
-        self.exchange(message, flags)
+        self.0
+            .exchange(message, flags)
             .map_err(|cause| Error::Netlink {
                 what: what.to_owned(),
                 cause,
             })
-    }
-
-    fn exchange(
-        &mut self,
-        message: RouteNetlinkMessage,
-        flags: u16,
-    ) -> io::Result<Vec<RouteNetlinkMessage>> {
-        self.sequence = self.sequence.wrapping_add(1);
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        header.sequence_number = self.sequence;
-        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(message));
-        request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-
-        // A dump comes in several parts and ends with "done", anything else in one.
-        let dump = flags & NLM_F_DUMP == NLM_F_DUMP;
-        let mut answers = Vec::new();
-        loop {
-            let (bytes, _) = self.socket.recv_from_full()?;
-            let mut rest = bytes.as_slice();
-            while !rest.is_empty() {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
-                    .map_err(io::Error::other)?;
-                let length = (answer.header.length as usize).next_multiple_of(4);
-                rest = rest.get(length..).unwrap_or_default();
-                if answer.header.sequence_number != self.sequence {
-                    continue;
-                }
-                match answer.payload {
-                    NetlinkPayload::Done(_) => return Ok(answers),
-                    NetlinkPayload::Error(e) if e.code.is_some() => return Err(e.to_io()),
-                    NetlinkPayload::Error(_) => return Ok(answers),
-                    NetlinkPayload::InnerMessage(inner) => {
-                        answers.push(inner);
-                        if !dump && flags & NLM_F_ACK == 0 {
-                            return Ok(answers);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
     }
 }

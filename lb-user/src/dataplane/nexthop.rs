@@ -5,12 +5,13 @@
 //! missed, and a look costs a few requests. Between looks it has the kernel resolve the neighbours that are
 //! not known, and confirm those that are.
 
+mod devices;
 mod notes;
 mod probe;
 mod way;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     io::{Read, Write},
     os::{fd::AsFd, unix::net::UnixStream},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -23,14 +24,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
 use self::{
+    devices::{Attached, Devices},
     notes::Notes,
     probe::{CONFIRM, Probes, RETRY},
-    way::{Key, Network},
+    way::{Key, Network, Senders},
 };
 use super::{
     Error,
     backends::{Backends, ip},
-    netlink::{Changes, Netlink, Resolution, Route},
+    netlink::{Changes, Netlink, Resolution, Route, XdpFeatures},
 };
 
 /// Changes come in bursts: they are waited out for this long.
@@ -43,6 +45,7 @@ const LONGEST_REST: Duration = Duration::from_millis(400);
 
 /// The thread, and how to wake and end it.
 pub struct NextHops {
+    attached: Arc<Attached>,
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
@@ -54,6 +57,7 @@ impl NextHops {
         devices: DevMapHash<MapData>,
     ) -> Result<Self, Error> {
         let netlink = Netlink::open()?;
+        let features = XdpFeatures::open()?;
         let changes = Changes::subscribe()?;
         let failed = |cause| Error::Netlink {
             what: "starting the next-hop thread".to_owned(),
@@ -62,11 +66,13 @@ impl NextHops {
         let (wake, woken) = UnixStream::pair().map_err(failed)?;
         woken.set_nonblocking(true).map_err(failed)?;
         wake.set_nonblocking(true).map_err(failed)?;
+        let attached = Arc::new(Attached::default());
         let follower = Follower {
             netlink,
+            features,
             backends,
-            devices,
-            redirectable: HashSet::new(),
+            attached: Arc::clone(&attached),
+            devices: Devices::new(devices),
             neighbours: HashMap::new(),
             probes: Probes::new(Instant::now()),
             notes: Notes::default(),
@@ -77,9 +83,17 @@ impl NextHops {
             .spawn(move || follower.run(&changes, woken))
             .map_err(failed)?;
         Ok(Self {
+            attached,
             wake,
             thread: Some(thread),
         })
+    }
+
+    /// Tells the thread of an interface that the packet program is attached to, and has it look again: what
+    /// XDP can do on interfaces changes with that.
+    pub fn attached(&self, ifindex: u32, native: bool) {
+        self.attached.add(ifindex, native);
+        self.wake();
     }
 
     /// Has the thread look at all backends now.
@@ -107,9 +121,10 @@ pub fn lock(backends: &Mutex<Backends>) -> MutexGuard<'_, Backends> {
 
 struct Follower {
     netlink: Netlink,
+    features: XdpFeatures,
     backends: Arc<Mutex<Backends>>,
-    devices: DevMapHash<MapData>,
-    redirectable: HashSet<u32>,
+    attached: Arc<Attached>,
+    devices: Devices,
     /// The neighbours on the ways to backends, and whether they are known; fixed ones are not among them.
     neighbours: HashMap<Key, bool>,
     probes: Probes,
@@ -181,10 +196,8 @@ impl Follower {
         if slots.is_empty() {
             return Ok(());
         }
-        let network = Network::read(&mut self.netlink)?;
-        // The kernel takes an interface that goes away out of the map.
-        self.redirectable
-            .retain(|&ifindex| network.link(ifindex).is_some());
+        let senders = self.senders()?;
+        let network = Network::read(&mut self.netlink, senders)?;
         self.notes.forget_devices(&network);
         // Services share backends.
         let mut routes: HashMap<_, Option<Route>> = HashMap::new();
@@ -209,14 +222,26 @@ impl Follower {
                 }
             }
             if let Some(ifindex) = found.device {
-                self.allow_redirect(ifindex)?;
+                self.devices.allow(ifindex)?;
             }
             let before = lock(&self.backends).set_way(id, generation, found.way)?;
             if let Some(before) = before {
                 self.notes.changed(addr, &before, &found.way, &network);
             }
         }
-        Ok(())
+        let attached = self.attached.indices();
+        for &ifindex in &attached {
+            self.notes.attached(ifindex, &network);
+        }
+        self.devices.revise(&network, &attached)
+    }
+
+    fn senders(&mut self) -> Result<Senders, Error> {
+        if !self.attached.is_native() {
+            return Ok(Senders::All);
+        }
+        let known = self.features.redirect_targets()?;
+        Ok(known.map_or(Senders::ByKind, Senders::These))
     }
 
     /// Has the kernel resolve and confirm the neighbours whose time has come.
@@ -237,14 +262,5 @@ impl Follower {
                 }
             }
         }
-    }
-
-    fn allow_redirect(&mut self, ifindex: u32) -> Result<(), Error> {
-        if self.redirectable.insert(ifindex) {
-            self.devices
-                .insert(ifindex, ifindex, None, 0)
-                .map_err(|e| Error::map("DEVICES", e))?;
-        }
-        Ok(())
     }
 }

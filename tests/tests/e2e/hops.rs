@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
     client::{Connection, get},
     netns::Netns,
-    offload::tx_checksum_off,
+    offload::{gro_on, tx_checksum_off},
     server::{Config, Server},
     topology::{Shape, VIPS},
     world::{BACKEND_PORT, World, eventually, vip_address},
@@ -197,6 +197,29 @@ pub fn own_address() -> Result<()> {
                 leads_to(&world, vip, backend, "b0", &mac(&host.netns)?)?;
             }
         }
+    }
+    by_xdp(&world)
+}
+
+/// The far end of a veth pair takes no redirected frames; then it does. No netlink message tells, so another
+/// change makes the agent look.
+pub fn far_end_of_veth() -> Result<()> {
+    let mut world = World::new(Shape::Routed, 1, 1)?;
+    world.bed.without_xdp(0)?;
+    world.bed.balancer.ip("link set b0 mtu 1499")?;
+    let host = &world.bed.backends[0];
+    for vip in VIPS {
+        let backend = host.address(vip, BACKEND_PORT);
+        unresolved(&world, vip, backend, "b0 takes no XDP frames")?;
+    }
+    world.works()?;
+    ensure!(counter(&world.agent, "asked_fib")? > 0);
+
+    gro_on(&host.netns, "eth0")?;
+    world.bed.balancer.ip("link set b0 mtu 1500")?;
+    for vip in VIPS {
+        let backend = host.address(vip, BACKEND_PORT);
+        leads_to(&world, vip, backend, "b0", &mac(&host.netns)?)?;
     }
     by_xdp(&world)
 }

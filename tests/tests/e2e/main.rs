@@ -58,6 +58,7 @@ fn main() {
         ("hops_changed_mac_announced", hops::announced_mac),
         ("hops_changed_mac_unannounced", hops::silent_mac),
         ("hops_neighbour_that_does_not_answer", hops::unanswered),
+        ("hops_far_end_of_veth", hops::far_end_of_veth),
         ("hops_address_of_the_balancer", hops::own_address),
         (
             "hops_client_on_the_backends_network",

@@ -35,7 +35,7 @@ impl Netlink {
         message.header.address_family = family;
         message.header.destination_prefix_length = bits;
         message.attributes.push(RouteAttribute::Destination(addr));
-        let answers = match self.exchange(RouteNetlinkMessage::GetRoute(message), 0) {
+        let answers = match self.0.exchange(RouteNetlinkMessage::GetRoute(message), 0) {
             Ok(answers) => answers,
             // "No route" is an answer, whichever of its errors the kernel gives.
             Err(e)

@@ -28,18 +28,7 @@ impl Notes {
             Err(Missing::Unknown) => {}
             Err(Missing::ThisHost) => info!(%backend, "this host has the backend's address"),
             Err(Missing::NoRoute) => warn!(%backend, "there is no route to the backend"),
-            Err(Missing::Device(ifindex)) => {
-                if self.devices.insert(ifindex) {
-                    let kind = network.link(ifindex).and_then(|link| link.kind.as_deref());
-                    warn!(
-                        %backend,
-                        interface = name(ifindex),
-                        kind = kind.unwrap_or("unknown"),
-                        "XDP cannot send on this interface: what goes to backends behind it is left to the \
-                         kernel, which forwards in mode nat only"
-                    );
-                }
-            }
+            Err(Missing::Device(ifindex)) => self.device(ifindex, network),
             Err(Missing::Neighbour { ifindex, addr, .. }) => {
                 let (interface, neighbour) = (name(ifindex), addr);
                 if before.hop.is_ok() {
@@ -48,6 +37,41 @@ impl Notes {
                     debug!(%backend, interface, %neighbour, "next hop not known yet");
                 }
             }
+        }
+    }
+
+    /// Says of an interface that the packet program is attached to that XDP cannot send there.
+    pub fn attached(&mut self, ifindex: u32, network: &Network) {
+        match network.link(ifindex) {
+            Some(link) if network.sends_on(link) => {
+                self.devices.remove(&ifindex);
+            }
+            Some(_) => self.device(ifindex, network),
+            None => {}
+        }
+    }
+
+    fn device(&mut self, ifindex: u32, network: &Network) {
+        let Some(link) = network.link(ifindex) else {
+            return;
+        };
+        if self.devices.insert(ifindex) {
+            let kind = link.kind.as_deref().unwrap_or("hardware");
+            let hint = match kind {
+                "veth" => {
+                    "; at its other end turn GRO on (`ethtool -K IF gro on`) or attach an XDP program"
+                }
+                "hardware" => {
+                    "; with some drivers it can once lb is attached there too: add it to the interfaces"
+                }
+                _ => "",
+            };
+            warn!(
+                interface = link.name,
+                kind,
+                "XDP cannot send on this interface: packets to backends behind it are left to the kernel, which \
+                 forwards in mode nat only, and replies to clients behind it are lost unless they came in there{hint}"
+            );
         }
     }
 

@@ -18,6 +18,19 @@ pub type Key = (u32, IpAddr);
 pub struct Network {
     links: HashMap<u32, Link>,
     neighbours: HashMap<Key, Resolution>,
+    senders: Senders,
+}
+
+/// Which interfaces XDP can send on.
+#[derive(Debug, Default)]
+pub enum Senders {
+    /// Every one that carries Ethernet frames: the stack sends.
+    All,
+    /// Those of which the kernel says so.
+    These(HashMap<u32, bool>),
+    /// Those whose drivers are known to; the kernel does not tell.
+    #[default]
+    ByKind,
 }
 
 /// The way to a backend, and the neighbour that it depends on.
@@ -33,23 +46,34 @@ pub struct Found {
 
 impl Network {
     /// Asks the kernel.
-    pub fn read(netlink: &mut Netlink) -> Result<Self, Error> {
-        Ok(Self::of(netlink.links()?, netlink.neighbours()?))
+    pub fn read(netlink: &mut Netlink, senders: Senders) -> Result<Self, Error> {
+        Ok(Self::of(netlink.links()?, netlink.neighbours()?, senders))
     }
 
-    fn of(links: Vec<Link>, neighbours: Vec<Neighbour>) -> Self {
+    fn of(links: Vec<Link>, neighbours: Vec<Neighbour>, senders: Senders) -> Self {
         Self {
             links: links.into_iter().map(|link| (link.ifindex, link)).collect(),
             neighbours: neighbours
                 .into_iter()
                 .map(|n| ((n.ifindex, n.addr), n.resolution))
                 .collect(),
+            senders,
         }
     }
 
     /// An interface.
     pub fn link(&self, ifindex: u32) -> Option<&Link> {
         self.links.get(&ifindex)
+    }
+
+    /// Whether XDP can send frames on an interface: they can be redirected to it.
+    pub fn sends_on(&self, link: &Link) -> bool {
+        let sends = match &self.senders {
+            Senders::All => true,
+            Senders::These(known) => known.get(&link.ifindex).copied().unwrap_or(false),
+            Senders::ByKind => link.takes_redirects,
+        };
+        sends && link.ethernet
     }
 
     /// What is known of a neighbour.
@@ -126,7 +150,7 @@ impl Network {
         let tags = vlans
             .iter()
             .rfold(Tags::NONE, |tags, vlan| tags.with(vlan.kind, vlan.id));
-        (link.ethernet && link.takes_redirects).then_some((link.ifindex, tags))
+        self.sends_on(link).then_some((link.ifindex, tags))
     }
 }
 

@@ -39,6 +39,10 @@ fn vlan(id: u16, kind: TagType, below: u32) -> Link {
     }
 }
 
+fn with(links: Vec<Link>, neighbours: Vec<Neighbour>) -> Network {
+    Network::of(links, neighbours, Senders::ByKind)
+}
+
 fn route(ifindex: u32) -> Route {
     Route {
         ifindex,
@@ -63,7 +67,7 @@ fn missing(found: &Found) -> Option<Missing> {
 
 #[test]
 fn on_a_connected_network() {
-    let network = Network::of(vec![eth()], vec![known(ETH, BACKEND)]);
+    let network = with(vec![eth()], vec![known(ETH, BACKEND)]);
     let found = network.way(Some(route(ETH)));
     let hop = NextHop {
         ifindex: ETH,
@@ -87,7 +91,7 @@ fn by_a_gateway_of_either_family() {
         IpAddr::from([10, 0, 0, 254]),
         "fe80::1".parse().expect("an address"),
     ] {
-        let network = Network::of(vec![eth()], vec![known(ETH, gateway)]);
+        let network = with(vec![eth()], vec![known(ETH, gateway)]);
         let by_gateway = Route {
             next: gateway,
             ..route(ETH)
@@ -95,7 +99,7 @@ fn by_a_gateway_of_either_family() {
         let found = network.way(Some(by_gateway));
         assert_eq!(found.way.hop.map(|hop| hop.destination), Ok(PEER_MAC));
         // What the backend itself answers to does not matter.
-        let network = Network::of(vec![eth()], vec![known(ETH, BACKEND)]);
+        let network = with(vec![eth()], vec![known(ETH, BACKEND)]);
         let unresolved = Missing::Neighbour {
             ifindex: ETH,
             addr: gateway,
@@ -107,7 +111,7 @@ fn by_a_gateway_of_either_family() {
 
 #[test]
 fn a_neighbour_of_another_interface_is_another() {
-    let network = Network::of(vec![eth()], vec![known(ETH + 1, BACKEND)]);
+    let network = with(vec![eth()], vec![known(ETH + 1, BACKEND)]);
     assert!(network.way(Some(route(ETH))).way.hop.is_err());
 }
 
@@ -117,7 +121,7 @@ fn a_neighbour_that_does_not_answer() {
         resolution: Resolution::Failed,
         ..known(ETH, BACKEND)
     };
-    let found = Network::of(vec![eth()], vec![failed]).way(Some(route(ETH)));
+    let found = with(vec![eth()], vec![failed]).way(Some(route(ETH)));
     let unresolved = Missing::Neighbour {
         ifindex: ETH,
         addr: BACKEND,
@@ -132,7 +136,7 @@ fn a_neighbour_that_does_not_answer() {
 #[test]
 fn one_vlan_and_two() {
     let (outer, inner) = ((TagType::Dot1Ad, 100), (TagType::Dot1Q, 200));
-    let network = Network::of(
+    let network = with(
         vec![eth(), vlan(100, outer.0, ETH), vlan(200, inner.0, 100)],
         vec![known(100, BACKEND), known(200, BACKEND)],
     );
@@ -171,7 +175,7 @@ fn what_xdp_cannot_send_on() {
     for device in [bridge, tunnel] {
         // The device, and a VLAN device on it.
         let links = vec![device, vlan(4, TagType::Dot1Q, ETH)];
-        let network = Network::of(links, neighbours());
+        let network = with(links, neighbours());
         for ifindex in [ETH, 4] {
             let found = network.way(Some(route(ifindex)));
             assert_eq!(missing(&found), Some(Missing::Device(ifindex)));
@@ -183,7 +187,7 @@ fn what_xdp_cannot_send_on() {
 #[test]
 fn three_tags_are_too_many_and_a_missing_storey_is_none() {
     let dot1q = TagType::Dot1Q;
-    let network = Network::of(
+    let network = with(
         vec![
             eth(),
             vlan(10, dot1q, ETH),
@@ -201,7 +205,7 @@ fn three_tags_are_too_many_and_a_missing_storey_is_none() {
 
 #[test]
 fn devices_that_go_in_a_circle_lead_nowhere() {
-    let network = Network::of(
+    let network = with(
         vec![vlan(10, TagType::Dot1Q, 11), vlan(11, TagType::Dot1Q, 10)],
         vec![known(10, BACKEND)],
     );
@@ -213,7 +217,7 @@ fn devices_that_go_in_a_circle_lead_nowhere() {
 
 #[test]
 fn no_route_and_this_host() {
-    let network = Network::of(vec![eth()], vec![known(ETH, BACKEND)]);
+    let network = with(vec![eth()], vec![known(ETH, BACKEND)]);
     assert_eq!(missing(&network.way(None)), Some(Missing::NoRoute));
     // The interface went away in between.
     assert_eq!(
@@ -234,7 +238,7 @@ fn the_least_mtu_counts() {
         mtu6: Some(1400),
         ..eth()
     };
-    let network = Network::of(vec![link], Vec::new());
+    let network = with(vec![link], Vec::new());
     for (next, route_mtu, mtu) in [
         (BACKEND, None, 1500),
         (BACKEND, Some(1450), 1450),
@@ -258,7 +262,7 @@ fn the_least_mtu_counts() {
 
 #[test]
 fn a_source_that_no_router_takes_is_none() {
-    let network = Network::of(vec![eth()], Vec::new());
+    let network = with(vec![eth()], Vec::new());
     for (source, kept) in [
         ("10.0.0.1", true),
         ("2001:db8::1", true),
@@ -275,4 +279,28 @@ fn a_source_that_no_router_takes_is_none() {
         }));
         assert_eq!(way.way.source, source.filter(|_| kept));
     }
+}
+
+#[test]
+fn the_kernel_knows_best_what_xdp_can_send_on() {
+    let on = |senders, link: Link| {
+        let network = Network::of(vec![link], vec![known(ETH, BACKEND)], senders);
+        network.way(Some(route(ETH))).way.hop.is_ok()
+    };
+    let bond = Link {
+        takes_redirects: false,
+        ..eth()
+    };
+    for (says, link) in [(true, bond.clone()), (false, eth())] {
+        assert_eq!(on(Senders::These([(ETH, says)].into()), link), says);
+    }
+    assert!(!on(Senders::These(HashMap::new()), eth()));
+    assert!(!on(Senders::ByKind, bond.clone()) && on(Senders::ByKind, eth()));
+    // In generic mode the stack sends, but no Ethernet frame where there are none.
+    assert!(on(Senders::All, bond));
+    let no_ethernet = Link {
+        ethernet: false,
+        ..eth()
+    };
+    assert!(!on(Senders::All, no_ethernet));
 }
