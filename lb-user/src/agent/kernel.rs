@@ -144,6 +144,7 @@ fn why_missing(missing: Missing) -> Option<String> {
         Missing::Unknown => return None,
         Missing::ThisHost => "this host".to_owned(),
         Missing::NoRoute => "no route".to_owned(),
+        Missing::Gateway(addr) => format!("behind the gateway {addr}"),
         Missing::Device(ifindex) => format!("{} takes no XDP frames", interface(ifindex)),
         Missing::Neighbour {
             ifindex,

@@ -49,6 +49,8 @@ pub enum Missing {
     ThisHost,
     /// There is no route to the backend, or it leads nowhere.
     NoRoute,
+    /// A gateway is in between, which cannot forward what is sent in the backend's mode.
+    Gateway(IpAddr),
     /// XDP cannot send on the interface of this index.
     Device(u32),
     /// A neighbour's MAC address is not known.

@@ -20,6 +20,7 @@ use std::{
 };
 
 use aya::maps::{MapData, xdp::DevMapHash};
+use lb_common::abi::backend_flags;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
@@ -189,10 +190,7 @@ impl Follower {
     /// Looks at every backend.
     fn look(&mut self) -> Result<(), Error> {
         self.neighbours.clear();
-        let slots: Vec<_> = lock(&self.backends)
-            .iter()
-            .map(|(slot, way)| (slot.id, slot.generation, ip(&slot.addr), *way))
-            .collect();
+        let slots: Vec<_> = lock(&self.backends).iter().copied().collect();
         if slots.is_empty() {
             return Ok(());
         }
@@ -201,7 +199,8 @@ impl Follower {
         self.notes.forget_devices(&network);
         // Services share backends.
         let mut routes: HashMap<_, Option<Route>> = HashMap::new();
-        for (id, generation, addr, before) in slots {
+        for (slot, before) in slots {
+            let addr = ip(&slot.addr);
             let route = match routes.get(&addr) {
                 Some(route) => *route,
                 None => {
@@ -210,7 +209,9 @@ impl Follower {
                     route
                 }
             };
-            let mut found = network.way(route);
+            // The packet keeps the VIP as its destination, which a gateway would send back here.
+            let direct = slot.manner & backend_flags::DSR != 0;
+            let mut found = network.way(route, direct);
             found.way.hop = found.way.hop.map_err(|missing| missing.after(before.hop));
             if let Some(key) = found.neighbour {
                 match network.resolution(&key) {
@@ -224,7 +225,7 @@ impl Follower {
             if let Some(ifindex) = found.device {
                 self.devices.allow(ifindex)?;
             }
-            let before = lock(&self.backends).set_way(id, generation, found.way)?;
+            let before = lock(&self.backends).set_way(slot.id, slot.generation, found.way)?;
             if let Some(before) = before {
                 self.notes.changed(addr, &before, &found.way, &network);
             }

@@ -14,14 +14,23 @@ use super::{Error, Netlink};
 pub struct Route {
     /// Outgoing interface.
     pub ifindex: u32,
-    /// Who to hand packets to: the gateway, or the destination itself on a connected network.
-    pub next: IpAddr,
+    /// Where it leads.
+    pub destination: IpAddr,
+    /// Who forwards packets there; none on a connected network.
+    pub gateway: Option<IpAddr>,
     /// The destination is this host.
     pub local: bool,
     /// The address that this host would send from.
     pub source: Option<IpAddr>,
     /// MTU in bytes, where the route has one of its own: set by hand, or learned on the way.
     pub mtu: Option<u32>,
+}
+
+impl Route {
+    /// Who to hand packets to: the gateway, or the destination itself.
+    pub fn next(&self) -> IpAddr {
+        self.gateway.unwrap_or(self.destination)
+    }
 }
 
 impl Netlink {
@@ -73,16 +82,16 @@ fn route(message: &RouteMessage, destination: IpAddr) -> Option<Route> {
         _ => return None,
     };
     let mut ifindex = None;
-    let mut next = destination;
+    let mut gateway = None;
     let mut source = None;
     let mut mtu = None;
     for attribute in &message.attributes {
         match attribute {
             RouteAttribute::Oif(index) => ifindex = Some(*index),
             RouteAttribute::Gateway(RouteAddress::Inet(addr))
-            | RouteAttribute::Via(RouteVia::Inet(addr)) => next = IpAddr::V4(*addr),
+            | RouteAttribute::Via(RouteVia::Inet(addr)) => gateway = Some(IpAddr::V4(*addr)),
             RouteAttribute::Gateway(RouteAddress::Inet6(addr))
-            | RouteAttribute::Via(RouteVia::Inet6(addr)) => next = IpAddr::V6(*addr),
+            | RouteAttribute::Via(RouteVia::Inet6(addr)) => gateway = Some(IpAddr::V6(*addr)),
             RouteAttribute::PrefSource(RouteAddress::Inet(addr)) => source = Some((*addr).into()),
             RouteAttribute::PrefSource(RouteAddress::Inet6(addr)) => source = Some((*addr).into()),
             RouteAttribute::Metrics(metrics) => {
@@ -96,7 +105,8 @@ fn route(message: &RouteMessage, destination: IpAddr) -> Option<Route> {
     }
     ifindex.map(|ifindex| Route {
         ifindex,
-        next,
+        destination,
+        gateway,
         local,
         source,
         mtu,

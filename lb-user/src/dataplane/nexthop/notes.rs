@@ -28,6 +28,12 @@ impl Notes {
             Err(Missing::Unknown) => {}
             Err(Missing::ThisHost) => info!(%backend, "this host has the backend's address"),
             Err(Missing::NoRoute) => warn!(%backend, "there is no route to the backend"),
+            Err(Missing::Gateway(gateway)) => warn!(
+                %backend,
+                %gateway,
+                "mode dsr reaches backends on a connected network only, and this one is behind a gateway: use \
+                 mode ipip or gue"
+            ),
             Err(Missing::Device(ifindex)) => self.device(ifindex, network),
             Err(Missing::Neighbour { ifindex, addr, .. }) => {
                 let (interface, neighbour) = (name(ifindex), addr);

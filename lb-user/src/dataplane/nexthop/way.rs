@@ -81,8 +81,8 @@ impl Network {
         self.neighbours.get(neighbour).copied()
     }
 
-    /// The way that a route leads.
-    pub fn way(&self, route: Option<Route>) -> Found {
+    /// The way that a route leads. `direct`: no gateway can forward what is sent to the backend.
+    pub fn way(&self, route: Option<Route>, direct: bool) -> Found {
         let missing = |missing, way: Way| Found {
             way: Way {
                 hop: Err(missing),
@@ -112,7 +112,10 @@ impl Network {
         let Some((ifindex, tags)) = self.wire(device) else {
             return missing(Missing::Device(route.ifindex), way);
         };
-        let neighbour = (route.ifindex, route.next);
+        if let Some(gateway) = route.gateway.filter(|_| direct) {
+            return missing(Missing::Gateway(gateway), way);
+        }
+        let neighbour = (route.ifindex, route.next());
         let resolution = self.resolution(&neighbour);
         let hop = match resolution.and_then(Resolution::mac) {
             Some(destination) => Ok(NextHop {
@@ -123,7 +126,7 @@ impl Network {
             }),
             None => Err(Missing::Neighbour {
                 ifindex: route.ifindex,
-                addr: route.next,
+                addr: route.next(),
                 failed: resolution == Some(Resolution::Failed),
             }),
         };
@@ -156,7 +159,7 @@ impl Network {
 
 /// The longest IP packet that goes out on a device by a route.
 fn mtu(route: &Route, device: &Link) -> u32 {
-    let of_device = match (route.next, device.mtu6) {
+    let of_device = match (route.destination, device.mtu6) {
         (IpAddr::V6(_), Some(mtu6)) => device.mtu.min(mtu6),
         _ => device.mtu,
     };

@@ -43,10 +43,15 @@ fn with(links: Vec<Link>, neighbours: Vec<Neighbour>) -> Network {
     Network::of(links, neighbours, Senders::ByKind)
 }
 
+fn way(network: &Network, route: Option<Route>) -> Found {
+    network.way(route, false)
+}
+
 fn route(ifindex: u32) -> Route {
     Route {
         ifindex,
-        next: BACKEND,
+        destination: BACKEND,
+        gateway: None,
         local: false,
         source: Some(OWN),
         mtu: None,
@@ -68,7 +73,7 @@ fn missing(found: &Found) -> Option<Missing> {
 #[test]
 fn on_a_connected_network() {
     let network = with(vec![eth()], vec![known(ETH, BACKEND)]);
-    let found = network.way(Some(route(ETH)));
+    let found = way(&network, Some(route(ETH)));
     let hop = NextHop {
         ifindex: ETH,
         destination: PEER_MAC,
@@ -93,10 +98,10 @@ fn by_a_gateway_of_either_family() {
     ] {
         let network = with(vec![eth()], vec![known(ETH, gateway)]);
         let by_gateway = Route {
-            next: gateway,
+            gateway: Some(gateway),
             ..route(ETH)
         };
-        let found = network.way(Some(by_gateway));
+        let found = way(&network, Some(by_gateway));
         assert_eq!(found.way.hop.map(|hop| hop.destination), Ok(PEER_MAC));
         // What the backend itself answers to does not matter.
         let network = with(vec![eth()], vec![known(ETH, BACKEND)]);
@@ -105,14 +110,28 @@ fn by_a_gateway_of_either_family() {
             addr: gateway,
             failed: false,
         };
-        assert_eq!(missing(&network.way(Some(by_gateway))), Some(unresolved));
+        assert_eq!(missing(&way(&network, Some(by_gateway))), Some(unresolved));
     }
+}
+
+#[test]
+fn by_no_gateway_where_none_can_forward() {
+    let gateway = IpAddr::from([10, 0, 0, 254]);
+    let network = with(vec![eth()], vec![known(ETH, gateway), known(ETH, BACKEND)]);
+    let by_gateway = Route {
+        gateway: Some(gateway),
+        ..route(ETH)
+    };
+    let found = network.way(Some(by_gateway), true);
+    assert_eq!(missing(&found), Some(Missing::Gateway(gateway)));
+    assert_eq!((found.neighbour, found.device), (None, None));
+    assert!(network.way(Some(route(ETH)), true).way.hop.is_ok());
 }
 
 #[test]
 fn a_neighbour_of_another_interface_is_another() {
     let network = with(vec![eth()], vec![known(ETH + 1, BACKEND)]);
-    assert!(network.way(Some(route(ETH))).way.hop.is_err());
+    assert!(way(&network, Some(route(ETH))).way.hop.is_err());
 }
 
 #[test]
@@ -121,7 +140,7 @@ fn a_neighbour_that_does_not_answer() {
         resolution: Resolution::Failed,
         ..known(ETH, BACKEND)
     };
-    let found = with(vec![eth()], vec![failed]).way(Some(route(ETH)));
+    let found = way(&with(vec![eth()], vec![failed]), Some(route(ETH)));
     let unresolved = Missing::Neighbour {
         ifindex: ETH,
         addr: BACKEND,
@@ -140,7 +159,7 @@ fn one_vlan_and_two() {
         vec![eth(), vlan(100, outer.0, ETH), vlan(200, inner.0, 100)],
         vec![known(100, BACKEND), known(200, BACKEND)],
     );
-    let one = network.way(Some(route(100)));
+    let one = way(&network, Some(route(100)));
     let hop = NextHop {
         ifindex: ETH,
         destination: PEER_MAC,
@@ -150,7 +169,7 @@ fn one_vlan_and_two() {
     assert_eq!(one.way.hop, Ok(hop));
     assert_eq!(one.way.mtu, 1496);
     assert_eq!(one.device, Some(ETH));
-    let two = network.way(Some(route(200)));
+    let two = way(&network, Some(route(200)));
     let tags = two
         .way
         .hop
@@ -177,7 +196,7 @@ fn what_xdp_cannot_send_on() {
         let links = vec![device, vlan(4, TagType::Dot1Q, ETH)];
         let network = with(links, neighbours());
         for ifindex in [ETH, 4] {
-            let found = network.way(Some(route(ifindex)));
+            let found = way(&network, Some(route(ifindex)));
             assert_eq!(missing(&found), Some(Missing::Device(ifindex)));
             assert_eq!((found.neighbour, found.device), (None, None));
         }
@@ -198,7 +217,7 @@ fn three_tags_are_too_many_and_a_missing_storey_is_none() {
         vec![known(12, BACKEND), known(13, BACKEND)],
     );
     for ifindex in [12, 13] {
-        let found = network.way(Some(route(ifindex)));
+        let found = way(&network, Some(route(ifindex)));
         assert_eq!(missing(&found), Some(Missing::Device(ifindex)));
     }
 }
@@ -210,7 +229,7 @@ fn devices_that_go_in_a_circle_lead_nowhere() {
         vec![known(10, BACKEND)],
     );
     assert_eq!(
-        missing(&network.way(Some(route(10)))),
+        missing(&way(&network, Some(route(10)))),
         Some(Missing::Device(10))
     );
 }
@@ -218,17 +237,20 @@ fn devices_that_go_in_a_circle_lead_nowhere() {
 #[test]
 fn no_route_and_this_host() {
     let network = with(vec![eth()], vec![known(ETH, BACKEND)]);
-    assert_eq!(missing(&network.way(None)), Some(Missing::NoRoute));
+    assert_eq!(missing(&way(&network, None)), Some(Missing::NoRoute));
     // The interface went away in between.
     assert_eq!(
-        missing(&network.way(Some(route(9)))),
+        missing(&way(&network, Some(route(9)))),
         Some(Missing::NoRoute)
     );
     let local = Route {
         local: true,
         ..route(1)
     };
-    assert_eq!(missing(&network.way(Some(local))), Some(Missing::ThisHost));
+    assert_eq!(
+        missing(&way(&network, Some(local))),
+        Some(Missing::ThisHost)
+    );
 }
 
 #[test]
@@ -239,7 +261,7 @@ fn the_least_mtu_counts() {
         ..eth()
     };
     let network = with(vec![link], Vec::new());
-    for (next, route_mtu, mtu) in [
+    for (destination, route_mtu, mtu) in [
         (BACKEND, None, 1500),
         (BACKEND, Some(1450), 1450),
         (BACKEND, Some(9000), 1500),
@@ -248,14 +270,14 @@ fn the_least_mtu_counts() {
         (v6, Some(1450), 1400),
     ] {
         let route = Route {
-            next,
+            destination,
             mtu: route_mtu,
             ..route(ETH)
         };
         assert_eq!(
-            network.way(Some(route)).way.mtu,
+            way(&network, Some(route)).way.mtu,
             mtu,
-            "{next} {route_mtu:?}"
+            "{destination} {route_mtu:?}"
         );
     }
 }
@@ -273,10 +295,13 @@ fn a_source_that_no_router_takes_is_none() {
         ("127.0.0.1", false),
     ] {
         let source = Some(source.parse().expect("an address"));
-        let way = network.way(Some(Route {
-            source,
-            ..route(ETH)
-        }));
+        let way = way(
+            &network,
+            Some(Route {
+                source,
+                ..route(ETH)
+            }),
+        );
         assert_eq!(way.way.source, source.filter(|_| kept));
     }
 }
@@ -285,7 +310,7 @@ fn a_source_that_no_router_takes_is_none() {
 fn the_kernel_knows_best_what_xdp_can_send_on() {
     let on = |senders, link: Link| {
         let network = Network::of(vec![link], vec![known(ETH, BACKEND)], senders);
-        network.way(Some(route(ETH))).way.hop.is_ok()
+        way(&network, Some(route(ETH))).way.hop.is_ok()
     };
     let bond = Link {
         takes_redirects: false,
