@@ -186,3 +186,49 @@ fn flow(flow: dataplane::Flow) -> Option<Flow> {
         idle_ms: u64::try_from(flow.idle.as_millis()).unwrap_or(u64::MAX),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lb_common::vlan::{TagType, Tags};
+
+    #[test]
+    fn a_way_as_it_is_shown() {
+        let hop = dataplane::NextHop {
+            ifindex: 1,
+            destination: [2, 0, 0, 0, 0, 0xab],
+            source: [0; 6],
+            tags: Tags::NONE
+                .with(TagType::Dot1Ad, 100)
+                .with(TagType::Dot1Q, 200),
+        };
+        let known = dataplane::Way {
+            hop: Ok(hop),
+            mtu: 1500,
+            source: Some([10, 0, 0, 1].into()),
+        };
+        let shown = Way {
+            next_hop: Some(NextHop {
+                interface: "lo".to_owned(),
+                mac: "02:00:00:00:00:ab".to_owned(),
+                vlans: vec![100, 200],
+            }),
+            unresolved: None,
+            mtu: Some(1500),
+            route_source: Some([10, 0, 0, 1].into()),
+        };
+        assert_eq!(way(&known), shown);
+        assert_eq!(way(&dataplane::Way::UNKNOWN), Way::default());
+        let silent = Missing::Neighbour {
+            ifindex: 1,
+            addr: [10, 0, 0, 9].into(),
+            failed: true,
+        };
+        let unknown = dataplane::Way {
+            hop: Err(silent),
+            ..dataplane::Way::UNKNOWN
+        };
+        let why = way(&unknown).unresolved;
+        assert_eq!(why.as_deref(), Some("10.0.0.9 on lo does not answer"));
+    }
+}

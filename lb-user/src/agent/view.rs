@@ -90,6 +90,9 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
+/// Reasons that a note gives, at most: more of them are one trouble.
+const MOST_REASONS: usize = 3;
+
 /// What stands in the way of good service.
 fn notes(status: &Status) -> Vec<String> {
     let families = |v4: bool| {
@@ -127,6 +130,19 @@ fn notes(status: &Status) -> Vec<String> {
         notes.push(format!(
             "backends are reached by {interface}, to which lb is not attached: replies that come in \
              there keep the backend's address; add it to the interfaces and restart"
+        ));
+    }
+    let unresolved: BTreeSet<&str> = status
+        .services
+        .iter()
+        .flat_map(|s| &s.backends)
+        .filter_map(|b| b.way.unresolved.as_deref())
+        .collect();
+    if !unresolved.is_empty() {
+        let why: Vec<_> = unresolved.into_iter().take(MOST_REASONS).collect();
+        notes.push(format!(
+            "backends have no next hop ({}): see `lb backend list`",
+            why.join("; ")
         ));
     }
     for attachment in &status.attachments {

@@ -314,6 +314,7 @@ pub fn bytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::api::NextHop;
 
     #[test]
     fn sizes_and_times() {
@@ -324,6 +325,31 @@ mod tests {
         assert_eq!(duration_ms(60_000), "1m00s");
         assert_eq!(duration_ms(3_700_000), "1h01m");
         assert_eq!(duration_ms(90_000_000), "1d01h");
+    }
+
+    #[test]
+    fn next_hops() {
+        let hop = NextHop {
+            interface: "eth0".to_owned(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            vlans: Vec::new(),
+        };
+        let by = |vlans: &[u16]| Way {
+            next_hop: Some(NextHop {
+                vlans: vlans.to_vec(),
+                ..hop.clone()
+            }),
+            ..Way::default()
+        };
+        assert_eq!(next_hop(&by(&[])), "eth0 02:00:00:00:00:01");
+        let two = "eth0 vlan 100 vlan 200 02:00:00:00:00:01";
+        assert_eq!(next_hop(&by(&[100, 200])), two);
+        let none = Way {
+            unresolved: Some("no route".to_owned()),
+            ..Way::default()
+        };
+        assert_eq!(next_hop(&none), "asks the kernel: no route");
+        assert_eq!(next_hop(&Way::default()), "asks the kernel");
     }
 
     #[test]

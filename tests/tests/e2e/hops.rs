@@ -3,7 +3,7 @@
 use crate::changes::counter;
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::{
-    client::{Connection, get},
+    client::Connection,
     netns::Netns,
     offload::{gro_on, tx_checksum_off},
     server::{Config, Server},
@@ -62,6 +62,17 @@ pub fn gateways() -> Result<()> {
         }
         Ok(())
     })?;
+    by_xdp(&world)?;
+
+    // Gateways by their link-local addresses, for IPv4 too (RFC 5549).
+    let gateway = link_local(&world.bed.backends[0].netns)?;
+    world.bed.balancer.ip(&format!(
+        "route replace 10.9.0.0/24 via inet6 {gateway} dev b0\n\
+         route replace 2001:db8:9::/64 via {gateway} dev b0"
+    ))?;
+    for vip in VIPS {
+        leads_to(&world, vip, inner(vip), "b0", &mac0)?;
+    }
     by_xdp(&world)?;
 
     // And without a route there is none.
@@ -172,11 +183,14 @@ pub fn unanswered() -> Result<()> {
             .ok(&["backend", "add", &service, &address_text])?;
         unresolved(&world, vip, address, "does not answer")?;
     }
+    let note = "backends have no next hop (10.1.0.99 on lan does not answer";
+    ensure!(world.agent.ok(&["status"])?.contains(note));
     let host = &world.bed.backends[1].netns;
     host.ip("address add 10.1.0.99/24 dev eth0\naddress add 2001:db8:2::99/64 dev eth0 nodad")?;
     for (vip, address) in VIPS.into_iter().zip(addresses) {
         leads_to(&world, vip, address, "lan", &mac(host)?)?;
     }
+    ensure!(!world.agent.ok(&["status"])?.contains("no next hop"));
     by_xdp(&world)
 }
 
@@ -222,43 +236,6 @@ pub fn far_end_of_veth() -> Result<()> {
         leads_to(&world, vip, backend, "b0", &mac(&host.netns)?)?;
     }
     by_xdp(&world)
-}
-
-/// A client on the backend's network. The backend's way back leads past the balancer unless it has a route.
-pub fn client_on_the_backends_network() -> Result<()> {
-    let world = World::new(Shape::Lan, 2, 1)?;
-    let [backend, client] = [&world.bed.backends[0], &world.bed.backends[1]];
-    backend.netns.ip(&format!(
-        "route add {}/32 via 10.1.0.1\nroute add {}/128 via 2001:db8:2::1",
-        client.v4, client.v6
-    ))?;
-    for vip in VIPS {
-        client.netns.block_on(async move {
-            let mut connection = Connection::open(vip_address(vip)).await?;
-            let reply = connection.get("/").await?;
-            ensure!(reply.backend == "b0" && reply.client == connection.local());
-            connection.download(200_000).await?;
-            Ok(())
-        })?;
-    }
-    Ok(())
-}
-
-/// A backend that uses the service itself is served by another.
-pub fn backend_as_client() -> Result<()> {
-    let world = World::new(Shape::Routed, 2, 2)?;
-    for vip in VIPS {
-        let service = vip_address(vip).to_string();
-        world
-            .agent
-            .ok(&["backend", "drain", &service, &world.backend(0, vip)])?;
-        let reply = world.bed.backends[0]
-            .netns
-            .block_on(get(vip_address(vip), "/"))?;
-        ensure!(reply.backend == "b1", "{reply:?}");
-        ensure!(reply.client.ip() == world.bed.backends[0].address(vip, 0).ip());
-    }
-    Ok(())
 }
 
 /// A server that is reached through both backends, which forward to it. Its own packets all leave by the second.
@@ -332,6 +309,23 @@ fn mac(netns: &Netns) -> Result<String> {
     let links: Value = serde_json::from_str(&text)?;
     let mac = links[0]["address"].as_str();
     Ok(mac.context("eth0 has no address")?.to_owned())
+}
+
+/// Link-local address of `eth0`.
+fn link_local(netns: &Netns) -> Result<String> {
+    let text = netns.output(
+        "ip",
+        &[
+            "-6", "-json", "address", "show", "dev", "eth0", "scope", "link",
+        ],
+    )?;
+    let links: Value = serde_json::from_str(&text)?;
+    // Addresses of another scope are empty objects.
+    let mut addresses = links[0]["addr_info"].as_array().into_iter().flatten();
+    let address = addresses.find_map(|address| address["local"].as_str());
+    Ok(address
+        .with_context(|| format!("no link-local address: {text}"))?
+        .to_owned())
 }
 
 /// What `lb` says of a backend of a TCP service.

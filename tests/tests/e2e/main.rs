@@ -4,6 +4,7 @@
 mod bad_config;
 mod changes;
 mod decap;
+mod hairpin;
 mod hops;
 mod icmp;
 mod lifecycle;
@@ -61,10 +62,13 @@ fn main() {
         ("hops_far_end_of_veth", hops::far_end_of_veth),
         ("hops_address_of_the_balancer", hops::own_address),
         (
-            "hops_client_on_the_backends_network",
-            hops::client_on_the_backends_network,
+            "hairpin_client_on_the_backends_network",
+            hairpin::client_on_the_backends_network,
         ),
-        ("hops_backend_that_is_a_client", hops::backend_as_client),
+        (
+            "hairpin_backend_that_is_a_client",
+            hairpin::backend_as_client,
+        ),
         ("decap_every_tunnel", decap::every_tunnel),
         ("decap_in_generic_mode", decap::generic_mode),
         ("decap_refused_packets", decap::refused_packets),
