@@ -64,6 +64,7 @@ counters! {
     drop SourceDenied "source_denied" "new flow of a source that the service's lists do not allow",
     drop RateLimited "rate_limited" "new flow of a source over the service's rate limit",
     drop Unresolved "unresolved" "the backend's next hop is not known, in a mode in which the host's stack cannot forward the packet",
+    drop NoHeadroom "no_headroom" "the driver leaves no room before the packet for an outer header",
     event PlacedTableFull "placed_table_full" "new flow placed without an entry: the flow table is full",
     event PlacedInsertCap "placed_insert_cap" "new flow placed without an entry: over the cap of new entries a second",
     event StatelessReply "stateless_reply" "reply of a flow without an entry, told by its source",

@@ -26,12 +26,18 @@ pub const ETH_P_IPV6: u16 = EtherType::Ipv6 as u16;
 pub const IPV4_LEN: usize = Ipv4Hdr::LEN;
 /// Version 4 with a header of five 32-bit words: the first byte of an IPv4 header without options.
 pub const IPV4_VERSION_IHL: u8 = 0x45;
+/// Offset of the type of service: DSCP and ECN.
+pub const IPV4_TOS: usize = offset_of!(Ipv4Hdr, tos);
+/// Offset of the identification.
+pub const IPV4_ID: usize = offset_of!(Ipv4Hdr, id);
 /// Offset of the word with the flags and the fragment offset.
 pub const IPV4_FRAGMENT: usize = offset_of!(Ipv4Hdr, frags);
 /// "More fragments" and the fragment offset, as the word lies in the packet: non-zero in every fragment.
 pub const IPV4_FRAGMENT_MASK: u16 = 0x3fff_u16.to_be();
 /// The fragment offset alone: zero where the packet's first bytes are.
 pub const IPV4_OFFSET_MASK: u16 = 0x1fff_u16.to_be();
+/// "Don't fragment", as the word lies in the packet.
+pub const IPV4_DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
 /// Offset of the TTL.
 pub const IPV4_TTL: usize = offset_of!(Ipv4Hdr, ttl);
 /// Offset of the protocol.
@@ -58,6 +64,10 @@ pub const IPV6_SRC: usize = offset_of!(Ipv6Hdr, src_addr);
 /// Offset of the destination address.
 pub const IPV6_DST: usize = offset_of!(Ipv6Hdr, dst_addr);
 
+/// Protocol number of IPv4 in IP (RFC 2003).
+pub const IPV4_IN_IP: u8 = 4;
+/// Protocol number of IPv6 in IP (RFC 2473).
+pub const IPV6_IN_IP: u8 = 41;
 /// Protocol number of TCP.
 pub const TCP: u8 = 6;
 /// Protocol number of UDP.

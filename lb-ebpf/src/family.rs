@@ -23,6 +23,8 @@ pub trait Family<const N: usize> {
     const L4: usize;
     /// The family's number, for the FIB.
     const AF: u8;
+    /// Protocol number in the header of a tunnel that has packets of this family in it.
+    const TUNNELLED: u8;
 
     /// Whether the header is one that the fast path takes: no options or extension headers, no
     /// fragment. The frame holds at least `L4` bytes.
@@ -33,6 +35,9 @@ pub trait Family<const N: usize> {
 
     /// TTL or hop limit.
     fn ttl(packet: &Packet) -> u8;
+
+    /// DSCP and ECN: the type of service, or traffic class.
+    fn traffic_class(packet: &Packet) -> u8;
 
     /// Length of what follows the header, as the header says.
     fn payload_len(packet: &Packet) -> u32;
@@ -67,6 +72,7 @@ impl Family<1> for V4 {
     const DST: usize = ETH_LEN + wire::IPV4_DST;
     const L4: usize = ETH_LEN + wire::IPV4_LEN;
     const AF: u8 = 2;
+    const TUNNELLED: u8 = wire::IPV4_IN_IP;
 
     #[inline(always)]
     fn plain(packet: &Packet) -> bool {
@@ -82,6 +88,11 @@ impl Family<1> for V4 {
     #[inline(always)]
     fn ttl(packet: &Packet) -> u8 {
         packet.get(ETH_LEN + wire::IPV4_TTL)
+    }
+
+    #[inline(always)]
+    fn traffic_class(packet: &Packet) -> u8 {
+        packet.get(ETH_LEN + wire::IPV4_TOS)
     }
 
     #[inline(always)]
@@ -131,6 +142,7 @@ impl Family<4> for V6 {
     const DST: usize = ETH_LEN + wire::IPV6_DST;
     const L4: usize = ETH_LEN + wire::IPV6_LEN;
     const AF: u8 = 10;
+    const TUNNELLED: u8 = wire::IPV6_IN_IP;
 
     #[inline(always)]
     fn plain(packet: &Packet) -> bool {
@@ -145,6 +157,11 @@ impl Family<4> for V6 {
     #[inline(always)]
     fn ttl(packet: &Packet) -> u8 {
         packet.get(ETH_LEN + wire::IPV6_HOP_LIMIT)
+    }
+
+    #[inline(always)]
+    fn traffic_class(packet: &Packet) -> u8 {
+        (u16::from_be(packet.get(ETH_LEN)) >> 4) as u8
     }
 
     #[inline(always)]

@@ -15,6 +15,7 @@ use crate::{
     family::{Family, V4, V6},
     forward::{self, Way},
     maps::BACKENDS,
+    one_way,
     packet::Packet,
     program::act,
     quote::{self, Quote},
@@ -165,7 +166,29 @@ fn error<F: Icmp<N>, const N: usize>(ctx: &XdpContext, packet: &Packet, len: u32
     let Some(entry) = track::find::<F, N>(&quote.key) else {
         return xdp_action::XDP_PASS;
     };
+    if entry.state & state::ONE_WAY != 0 {
+        return deliver_as_is::<F, N>(ctx, packet, entry);
+    }
     act(deliver::<F, N>(ctx, packet, &quote, entry).unwrap_or(Verdict::Pass))
+}
+
+/// Sends an error to a backend that gets its packets as the client has sent them.
+#[inline(always)]
+fn deliver_as_is<F: Icmp<N>, const N: usize>(
+    ctx: &XdpContext,
+    packet: &Packet,
+    entry: &FlowEntry<N>,
+) -> u32 {
+    match BACKENDS.get(entry.backend) {
+        Some(backend) if backend.generation == entry.generation => {
+            if F::ttl(packet) <= 1 {
+                return act(Verdict::Drop(Counter::TtlExpired));
+            }
+            count(Counter::IcmpError);
+            one_way::send::<F, N>(ctx, backend, entry.change.addr[0])
+        }
+        _ => xdp_action::XDP_PASS,
+    }
 }
 
 /// Rewrites an error and sends it the way of the flow's packets from where it comes.

@@ -3,7 +3,8 @@
 //! A packet passes through the modules in this order, and values pass between them through here:
 //! [`parse`] finds the 5-tuple, [`track`] knows the flow or not; if not, [`service`] tells whether it
 //! is for a VIP, [`pick`] chooses the backend and [`track`] remembers the choice; [`rewrite`] changes
-//! the headers and [`forward`] finds the way out. What is not for a VIP passes untouched.
+//! the headers, or [`one_way`] leaves them as they are and [`tunnel`] puts outer ones before them, and
+//! [`forward`] finds the way out. What is not for a VIP passes untouched.
 //!
 //! ICMP has stages of its own, in the order that [`icmp`] gives: [`echo`] answers pings of a VIP,
 //! [`quote`] reads and rewrites the packet that an error quotes.
@@ -31,6 +32,8 @@ mod icmp;
 #[cfg(target_arch = "bpf")]
 mod maps;
 #[cfg(target_arch = "bpf")]
+mod one_way;
+#[cfg(target_arch = "bpf")]
 mod packet;
 #[cfg(target_arch = "bpf")]
 mod parse;
@@ -46,6 +49,8 @@ mod service;
 mod stats;
 #[cfg(target_arch = "bpf")]
 mod track;
+#[cfg(target_arch = "bpf")]
+mod tunnel;
 
 #[cfg(target_arch = "bpf")]
 mod program;

@@ -10,10 +10,16 @@ use lb_common::{
 
 use crate::maps::{BACKENDS, CORRECTION, LOAD, PEERS, ROWS, setting};
 
+/// The keyed hash of a flow.
+#[inline(never)]
+pub fn hash<const N: usize>(key: &FlowKey<N>) -> u32 {
+    placement(key, |i| setting!(hash_keys[i]))
+}
+
 /// The number of the row that the keyed hash of the flow selects: the same for every packet of it.
 #[inline(always)]
 fn row_by_hash<const N: usize>(service: &Service, key: &FlowKey<N>) -> u32 {
-    let hash = placement(key, |i| setting!(hash_keys[i]));
+    let hash = hash(key);
     service
         .rows_offset
         .wrapping_add(p2c::scale(hash, service.rows))

@@ -14,6 +14,7 @@ use crate::{
     forward::{self, Way},
     icmp::{self, Icmp},
     maps::{BACKENDS, DEVICES},
+    one_way,
     packet::Packet,
     parse::{self, Segment, Tcp, Transport, Udp},
     pick,
@@ -99,8 +100,8 @@ fn balance<F: Family<N>, T: Transport, const N: usize>(ctx: &XdpContext, packet:
             if entry.state & state::REPLY_ENTRY != 0 {
                 return act(reply::<F, T, N>(ctx, packet, &segment, entry));
             }
-            if let Some(verdict) = request::<F, T, N>(ctx, packet, &segment, entry) {
-                return act(verdict);
+            if let Some(action) = request::<F, T, N>(ctx, packet, &segment, entry) {
+                return action;
             }
         }
         if asked {
@@ -228,7 +229,7 @@ fn request<F: Family<N>, T: Transport, const N: usize>(
     packet: &Packet,
     segment: &Segment<N>,
     entry: &mut FlowEntry<N>,
-) -> Option<Verdict> {
+) -> Option<u32> {
     let backend = BACKENDS.get(entry.backend)?;
     if backend.generation != entry.generation {
         count(Counter::Stale);
@@ -236,7 +237,11 @@ fn request<F: Family<N>, T: Transport, const N: usize>(
         return None;
     }
     if segment.ttl <= 1 {
-        return Some(Verdict::Drop(Counter::TtlExpired));
+        return Some(act(Verdict::Drop(Counter::TtlExpired)));
+    }
+    if backend.flags & backend_flags::ONE_WAY != 0 {
+        return one_way::follow::<F, T, N>(ctx, segment, entry)
+            .then(|| one_way::send::<F, N>(ctx, backend, entry.change.addr[0]));
     }
     if !track::routine(entry, segment.flags) && !track::from_client(entry, segment.flags) {
         track::forget::<F, N>(&segment.key, entry, false);
@@ -247,14 +252,14 @@ fn request<F: Family<N>, T: Transport, const N: usize>(
     }
     charge(entry.backend, entry.generation, Side::Destination, packet);
     let way = forward::to_backend::<F, N>(ctx, backend, &segment.key.src, &entry.change.addr);
-    Some(deliver::<F, T, N>(
+    Some(act(deliver::<F, T, N>(
         ctx,
         packet,
         segment,
         Side::Destination,
         &entry.change,
         way,
-    ))
+    )))
 }
 
 /// A backend's packet on a known flow.
@@ -282,7 +287,7 @@ fn reply<F: Family<N>, T: Transport, const N: usize>(
 
 /// Counts a packet for a backend: from a client if its destination is what NAT changes, else to one.
 #[inline(always)]
-fn charge(backend: u32, generation: u32, side: Side, packet: &Packet) {
+pub fn charge(backend: u32, generation: u32, side: Side, packet: &Packet) {
     let Some(cell) = load_cell(backend, generation) else {
         return;
     };
@@ -347,6 +352,14 @@ fn without_entry<F: Family<N>, T: Transport, const N: usize>(
     let Some((id, backend)) = chosen else {
         return act(Verdict::Drop(Counter::NoBackend));
     };
+    if backend.flags & backend_flags::ONE_WAY != 0 {
+        // No reply will have to be told.
+        if let Some(reason) = reason {
+            count(reason);
+        }
+        charge(id, backend.generation, Side::Destination, &packet);
+        return one_way::send::<F, N>(ctx, backend, pick::hash(&segment.key));
+    }
     if let Some(reason) = reason {
         if backend.flags & backend_flags::STATELESS == 0 {
             return act(Verdict::Drop(Counter::NoEntry));

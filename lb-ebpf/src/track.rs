@@ -4,7 +4,7 @@ use core::intrinsics::{AtomicOrdering, atomic_or};
 
 use aya_ebpf::{helpers::generated::bpf_jiffies64, programs::XdpContext};
 use lb_common::{
-    abi::{Backend, Budget, Change, FlowEntry, TICK_SHIFT},
+    abi::{Backend, Budget, Change, FlowEntry, TICK_SHIFT, backend_flags},
     flow::{FlowKey, state},
     vlan::Tags,
     wire::{ETH_LEN, TCP_ACK, TCP_FIN, TCP_RST, TCP_SYN},
@@ -16,6 +16,7 @@ use crate::{
     maps::{BACKENDS, BUDGET, STATELESS_TICK, setting},
     packet::Packet,
     parse::{Segment, Transport},
+    pick,
     rewrite::change_between,
     stats::load_cell,
 };
@@ -92,6 +93,28 @@ pub fn from_client<const N: usize>(entry: &mut FlowEntry<N>, flags: u8) -> bool 
     if flags & TCP_ACK != 0 && entry.state & (state::REPLIED | state::ESTABLISHED) == state::REPLIED
     {
         set(entry, state::ESTABLISHED);
+    }
+    true
+}
+
+/// What a packet from the client tells about a flow whose replies are not seen: by an acknowledgement that
+/// the backend has answered, and by a FIN that the connection is about to end. Returns as
+/// [`from_client`] does.
+#[inline(always)]
+pub fn from_client_alone<T: Transport, const N: usize>(
+    entry: &mut FlowEntry<N>,
+    flags: u8,
+) -> bool {
+    const ANSWERED: u32 = state::REPLIED | state::ESTABLISHED;
+    if T::CONNECTIONS && !from_client(entry, flags) {
+        return false;
+    }
+    let answered = !T::CONNECTIONS || flags & (TCP_SYN | TCP_RST | TCP_ACK) == TCP_ACK;
+    if answered && entry.state & ANSWERED != ANSWERED {
+        set(entry, ANSWERED);
+    }
+    if flags & TCP_FIN != 0 {
+        end(entry);
     }
     true
 }
@@ -179,12 +202,14 @@ pub fn forget<F: Family<N>, const N: usize>(
     if !stale {
         end(entry);
     }
-    let reply_key = key.reply_from(entry.change.addr, entry.change.port);
-    if let Some(reply) = find::<F, N>(&reply_key)
-        && reply.change.addr == key.dst
-        && reply.change.port == key.dst_port()
-    {
-        let _ = F::flows().remove(&reply_key);
+    if entry.state & state::ONE_WAY == 0 {
+        let reply_key = key.reply_from(entry.change.addr, entry.change.port);
+        if let Some(reply) = find::<F, N>(&reply_key)
+            && reply.change.addr == key.dst
+            && reply.change.port == key.dst_port()
+        {
+            let _ = F::flows().remove(&reply_key);
+        }
     }
     let _ = F::flows().remove(key);
 }
@@ -221,7 +246,8 @@ pub enum Remembered {
     Raced,
 }
 
-/// Remembers a new flow to `backend`, which stands in slot `id`: both entries, or neither.
+/// Remembers a new flow to `backend`, which stands in slot `id`: both entries, or neither. A flow whose
+/// replies do not come back has one.
 #[inline(never)]
 pub fn remember<F: Family<N>, const N: usize>(
     ctx: &XdpContext,
@@ -233,13 +259,6 @@ pub fn remember<F: Family<N>, const N: usize>(
     if !packet.has(ETH_LEN) {
         return Remembered::Full;
     }
-    let Some(addr) = F::narrow(&backend.addr) else {
-        return Remembered::Taken;
-    };
-    let reply_key = key.reply_from(*addr, backend.port);
-    if taken::<F, N>(&reply_key, key) {
-        return Remembered::Taken;
-    }
     let mut entry = FlowEntry {
         state: 0,
         last_seen: now(),
@@ -250,6 +269,22 @@ pub fn remember<F: Family<N>, const N: usize>(
         hop_ifindex: ctx.ingress_ifindex() as u32,
         tags: Tags::NONE,
     };
+    if backend.flags & backend_flags::ONE_WAY != 0 {
+        entry.state = state::ONE_WAY;
+        entry.change.addr[0] = pick::hash(key);
+        return match F::flows().insert(key, &entry, NO_EXIST) {
+            Ok(()) => opened(id, backend.generation),
+            Err(EXISTS) => Remembered::Raced,
+            Err(_) => Remembered::Full,
+        };
+    }
+    let Some(addr) = F::narrow(&backend.addr) else {
+        return Remembered::Taken;
+    };
+    let reply_key = key.reply_from(*addr, backend.port);
+    if taken::<F, N>(&reply_key, key) {
+        return Remembered::Taken;
+    }
     change_between(
         &mut entry.change,
         &key.dst,
@@ -275,7 +310,13 @@ pub fn remember<F: Family<N>, const N: usize>(
         let _ = F::flows().remove(key);
         return Remembered::Full;
     }
-    if let Some(cell) = load_cell(id, backend.generation) {
+    opened(id, backend.generation)
+}
+
+/// Counts a flow that has been entered.
+#[inline(always)]
+fn opened(backend: u32, generation: u32) -> Remembered {
+    if let Some(cell) = load_cell(backend, generation) {
         cell.opened += 1;
     }
     Remembered::Yes

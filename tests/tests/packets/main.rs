@@ -5,6 +5,7 @@ mod decap;
 mod drops;
 mod full;
 mod icmp;
+mod one_way;
 mod pass;
 mod rewrite;
 mod route;
@@ -29,6 +30,8 @@ fn main() {
         ("slots", slots::FIXTURES),
         ("full", full::FIXTURES),
         ("icmp", icmp::FIXTURES),
+        ("one_way", one_way::LIVES),
+        ("one_way", one_way::FIXTURES),
     ];
     let mut tests: Vec<MadeTest> = Vec::new();
     for (topic, fixtures) in topics {
