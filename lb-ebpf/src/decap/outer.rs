@@ -11,10 +11,6 @@ use crate::{
     packet::Packet,
 };
 
-/// IPv4 as payload: the protocol, or the next header.
-pub const IPIP: u8 = 4;
-/// IPv6 as payload.
-pub const IPV6: u8 = 41;
 /// Fragment header (RFC 8200).
 const FRAGMENT: u8 = 44;
 /// Destination options header: senders that limit nesting put one before the inner packet (RFC 2473).
@@ -24,7 +20,7 @@ const DESTINATION_OPTIONS: u8 = 60;
 pub struct Outer {
     /// Its family.
     pub is_v4: bool,
-    /// [`IPIP`], [`IPV6`], or UDP to GUE's port.
+    /// [`wire::IPV4_IN_IP`], [`wire::IPV6_IN_IP`], or UDP to GUE's port.
     pub proto: u8,
     /// Where its payload begins, from its own first byte on.
     pub at: usize,
@@ -82,7 +78,7 @@ pub fn outer4(ip: &Packet) -> Result<Outer, Counter> {
     let fragment = ip.get::<u16>(wire::IPV4_FRAGMENT);
     let proto = ip.get::<u8>(wire::IPV4_PROTO);
     match proto {
-        IPIP | IPV6 => {}
+        wire::IPV4_IN_IP | wire::IPV6_IN_IP => {}
         // With options the ports are elsewhere, and a later fragment has none.
         wire::UDP if !options && fragment & wire::IPV4_OFFSET_MASK == 0 => {
             is_gue(ip, wire::IPV4_LEN)?;
@@ -113,10 +109,11 @@ pub fn outer6(ip: &Packet) -> Result<Outer, Counter> {
     }
     let proto = ip.get::<u8>(wire::IPV6_NEXT);
     match proto {
-        IPIP | IPV6 => {}
+        wire::IPV4_IN_IP | wire::IPV6_IN_IP => {}
         wire::UDP => is_gue(ip, wire::IPV6_LEN)?,
         FRAGMENT | DESTINATION_OPTIONS
-            if ip.has(wire::IPV6_LEN + 8) && matches!(ip.get(wire::IPV6_LEN), IPIP | IPV6) => {}
+            if ip.has(wire::IPV6_LEN + 8)
+                && matches!(ip.get(wire::IPV6_LEN), wire::IPV4_IN_IP | wire::IPV6_IN_IP) => {}
         _ => return Err(Counter::NoTunnel),
     }
     Ends {

@@ -2,10 +2,7 @@
 
 use lb_common::{decap::Counter, wire};
 
-use crate::{
-    outer::{IPIP, IPV6, Outer},
-    packet::Packet,
-};
+use crate::{outer::Outer, packet::Packet};
 
 /// What is in a tunnel packet.
 pub struct Tunnel {
@@ -23,10 +20,10 @@ pub struct Tunnel {
 #[inline(always)]
 pub fn tunnel(ip: &Packet, outer: &Outer) -> Result<Tunnel, Counter> {
     let (is_v4, kind) = match (outer.is_v4, outer.proto) {
-        (true, IPIP) => (true, Counter::Ip4In4),
-        (true, IPV6) => (false, Counter::Ip6In4),
-        (false, IPIP) => (true, Counter::Ip4In6),
-        (false, IPV6) => (false, Counter::Ip6In6),
+        (true, wire::IPV4_IN_IP) => (true, Counter::Ip4In4),
+        (true, wire::IPV6_IN_IP) => (false, Counter::Ip6In4),
+        (false, wire::IPV4_IN_IP) => (true, Counter::Ip4In6),
+        (false, wire::IPV6_IN_IP) => (false, Counter::Ip6In6),
         _ => return gue(ip, outer),
     };
     Ok(Tunnel {
@@ -59,8 +56,8 @@ fn gue(ip: &Packet, outer: &Outer) -> Result<Tunnel, Counter> {
         // to take the header off is wrong then.
         0 if first & CONTROL == 0 && ip.get::<u16>(at + 2) == 0 => {
             let is_v4 = match ip.get::<u8>(at + 1) {
-                IPIP => true,
-                IPV6 => false,
+                wire::IPV4_IN_IP => true,
+                wire::IPV6_IN_IP => false,
                 _ => return Err(Counter::GueUnknown),
             };
             Ok(Tunnel {
