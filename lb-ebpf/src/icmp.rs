@@ -14,7 +14,6 @@ use crate::{
     echo,
     family::{Family, V4, V6},
     forward::{self, Way},
-    maps::BACKENDS,
     one_way,
     packet::Packet,
     program::act,
@@ -179,16 +178,14 @@ fn deliver_as_is<F: Icmp<N>, const N: usize>(
     packet: &Packet,
     entry: &FlowEntry<N>,
 ) -> u32 {
-    match BACKENDS.get(entry.backend) {
-        Some(backend) if backend.generation == entry.generation => {
-            if F::ttl(packet) <= 1 {
-                return act(Verdict::Drop(Counter::TtlExpired));
-            }
-            count(Counter::IcmpError);
-            one_way::send::<F, N>(ctx, backend, entry.change.addr[0])
-        }
-        _ => xdp_action::XDP_PASS,
+    let Some(backend) = track::backend(entry) else {
+        return xdp_action::XDP_PASS;
+    };
+    if F::ttl(packet) <= 1 {
+        return act(Verdict::Drop(Counter::TtlExpired));
     }
+    count(Counter::IcmpError);
+    one_way::send::<F, N>(ctx, backend, entry.change.addr[0])
 }
 
 /// Rewrites an error and sends it the way of the flow's packets from where it comes.
@@ -204,10 +201,7 @@ fn deliver<F: Icmp<N>, const N: usize>(
         return Some(Verdict::Drop(Counter::TtlExpired));
     }
     let (side, way) = if entry.state & state::REPLY_ENTRY == 0 {
-        let backend = BACKENDS.get(entry.backend)?;
-        if backend.generation != entry.generation {
-            return None;
-        }
+        let backend = track::backend(entry)?;
         let src = packet.address(F::SRC);
         let way = forward::to_backend::<F, N>(ctx, backend, &src, &entry.change.addr);
         (Side::Destination, way)

@@ -72,26 +72,23 @@ pub fn send<F: Family<N>, const N: usize>(ctx: &XdpContext, backend: &Backend, h
     let ttl = F::ttl(&packet);
     let class = F::traffic_class(&packet);
     F::decrement_ttl(&packet, ttl, Delta::NONE.ttl_decremented().0);
-    if backend.flags & backend_flags::TUNNEL == 0 {
-        return act(forward::send(
-            ctx,
-            &packet,
-            backend.hop,
-            backend.hop_ifindex,
-        ));
-    }
-    let inner = tunnel::Inner {
-        len,
-        class,
-        proto: F::TUNNELLED,
+    let packet = if backend.flags & backend_flags::TUNNEL == 0 {
+        packet
+    } else {
+        let inner = tunnel::Inner {
+            len,
+            class,
+            proto: F::TUNNELLED,
+        };
+        match tunnel::encapsulate(ctx, backend, &inner, hash) {
+            Ok(packet) => packet,
+            Err(reason) => return act(Verdict::Drop(reason)),
+        }
     };
-    match tunnel::encapsulate(ctx, backend, &inner, hash) {
-        Ok(packet) => act(forward::send(
-            ctx,
-            &packet,
-            backend.hop,
-            backend.hop_ifindex,
-        )),
-        Err(reason) => act(Verdict::Drop(reason)),
-    }
+    act(forward::send(
+        ctx,
+        &packet,
+        backend.hop,
+        backend.hop_ifindex,
+    ))
 }

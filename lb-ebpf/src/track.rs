@@ -44,6 +44,14 @@ pub fn find<F: Family<N>, const N: usize>(key: &FlowKey<N>) -> Option<&'static m
         .map(|entry| unsafe { &mut *entry })
 }
 
+/// The backend of a flow, if it is still there: if the slot has not gone to another since.
+#[inline(always)]
+pub fn backend<const N: usize>(entry: &FlowEntry<N>) -> Option<&'static Backend> {
+    BACKENDS
+        .get(entry.backend)
+        .filter(|backend| backend.generation == entry.generation)
+}
+
 /// Sets bits of a flow's state and returns the state before.
 #[inline(always)]
 fn set<const N: usize>(entry: &mut FlowEntry<N>, bits: u32) -> u32 {
@@ -342,9 +350,7 @@ fn taken<F: Family<N>, const N: usize>(reply_key: &FlowKey<N>, key: &FlowKey<N>)
             entry.state & state::CLOSED == 0
                 && entry.backend == other.backend
                 && entry.generation == other.generation
-                && BACKENDS
-                    .get(entry.backend)
-                    .is_some_and(|backend| backend.generation == entry.generation)
+                && backend(entry).is_some()
         }
         None => false,
     }

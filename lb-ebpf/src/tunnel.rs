@@ -20,13 +20,13 @@ const FIRST_PORT: u16 = 0xc000;
 /// How many of those there are.
 const PORTS: u16 = 0x4000;
 
-/// What an outer header says of the packet in it.
+/// What an outer header says of what is behind it.
 pub struct Inner {
-    /// Length in bytes, from its IP header on.
+    /// Length in bytes.
     pub len: u32,
     /// DSCP and ECN, which the outer header has too (RFC 2983 section 3.1 and RFC 6040, normal mode).
     pub class: u8,
-    /// Protocol number of the packet itself.
+    /// Protocol number.
     pub proto: u8,
 }
 
@@ -62,22 +62,48 @@ pub fn encapsulate(
     }
     let gue = backend.flags & backend_flags::GUE != 0;
     match (unmapped(&backend.addr).is_some(), gue) {
-        (true, false) => with_ipv4::<{ wire::IPV4_LEN }>(ctx, backend, inner, hash),
-        (true, true) => with_ipv4::<{ wire::IPV4_LEN + wire::UDP_LEN }>(ctx, backend, inner, hash),
-        (false, false) => with_ipv6::<{ wire::IPV6_LEN }>(ctx, backend, inner, hash),
-        (false, true) => with_ipv6::<{ wire::IPV6_LEN + wire::UDP_LEN }>(ctx, backend, inner, hash),
+        (true, false) => put_on::<{ wire::IPV4_LEN }, 0>(ctx, backend, inner, hash),
+        (true, true) => put_on::<{ wire::IPV4_LEN }, { wire::UDP_LEN }>(ctx, backend, inner, hash),
+        (false, false) => put_on::<{ wire::IPV6_LEN }, 0>(ctx, backend, inner, hash),
+        (false, true) => put_on::<{ wire::IPV6_LEN }, { wire::UDP_LEN }>(ctx, backend, inner, hash),
     }
 }
 
-/// Makes room for `LEN` bytes of outer header behind an Ethernet header.
+/// Puts on an IP header of `IP` bytes and a UDP header of `UDP`, which is 0 if there is none. The verifier must
+/// know both.
 #[inline(always)]
-fn make_room<const LEN: usize>(ctx: &XdpContext) -> Result<Packet, Counter> {
+fn put_on<const IP: usize, const UDP: usize>(
+    ctx: &XdpContext,
+    backend: &Backend,
+    inner: &Inner,
+    hash: u32,
+) -> Result<Packet, Counter> {
+    let packet = make_room(ctx, IP + UDP)?;
+    let payload = Inner {
+        len: inner.len + UDP as u32,
+        proto: if UDP == 0 { inner.proto } else { wire::UDP },
+        ..*inner
+    };
+    if IP == wire::IPV4_LEN {
+        ipv4(&packet, backend, &payload, hash);
+    } else {
+        ipv6(&packet, backend, &payload, hash);
+    }
+    if UDP != 0 {
+        udp(&packet, ETH_LEN + IP, payload.len, hash);
+    }
+    Ok(packet)
+}
+
+/// Makes room for `len` bytes of outer header behind an Ethernet header.
+#[inline(always)]
+fn make_room(ctx: &XdpContext, len: usize) -> Result<Packet, Counter> {
     // SAFETY: the context of this run. No pointer into the packet from before is used again.
-    if unsafe { bpf_xdp_adjust_head(ctx.as_ptr().cast(), -(LEN as i32)) } != 0 {
+    if unsafe { bpf_xdp_adjust_head(ctx.as_ptr().cast(), -(len as i32)) } != 0 {
         return Err(Counter::NoHeadroom);
     }
     let packet = Packet::new(ctx);
-    if packet.has(ETH_LEN + LEN) {
+    if packet.has(ETH_LEN + len) {
         Ok(packet)
     } else {
         Err(Counter::NoHeadroom)
@@ -94,19 +120,12 @@ fn source_word(backend: &Backend, hash: u32) -> u32 {
     (source & !of_flow | hash & of_flow).to_be()
 }
 
+/// Writes an IPv4 header before a payload.
 #[inline(always)]
-fn with_ipv4<const LEN: usize>(
-    ctx: &XdpContext,
-    backend: &Backend,
-    inner: &Inner,
-    hash: u32,
-) -> Result<Packet, Counter> {
-    let packet = make_room::<LEN>(ctx)?;
-    let gue = LEN > wire::IPV4_LEN;
-    let len = ((inner.len + LEN as u32) as u16).to_be();
-    let first = u16::from_ne_bytes([wire::IPV4_VERSION_IHL, inner.class]);
-    let proto = if gue { wire::UDP } else { inner.proto };
-    let hops = u16::from_ne_bytes([TTL, proto]);
+fn ipv4(packet: &Packet, backend: &Backend, payload: &Inner, hash: u32) {
+    let first = u16::from_ne_bytes([wire::IPV4_VERSION_IHL, payload.class]);
+    let len = ((payload.len + wire::IPV4_LEN as u32) as u16).to_be();
+    let hops = u16::from_ne_bytes([TTL, payload.proto]);
     let (src, dst) = (source_word(backend, hash), backend.addr[3]);
     // Never fragmented, so it needs no identification (RFC 6864).
     let sum = u32::from(first)
@@ -126,46 +145,32 @@ fn with_ipv4<const LEN: usize>(
     packet.set(ETH_LEN + wire::IPV4_CHECK, !fold(sum));
     packet.set(ETH_LEN + wire::IPV4_SRC, src);
     packet.set(ETH_LEN + wire::IPV4_DST, dst);
-    if gue {
-        with_udp::<{ ETH_LEN + wire::IPV4_LEN }>(&packet, inner, hash);
-    }
-    Ok(packet)
 }
 
+/// Writes an IPv6 header before a payload.
 #[inline(always)]
-fn with_ipv6<const LEN: usize>(
-    ctx: &XdpContext,
-    backend: &Backend,
-    inner: &Inner,
-    hash: u32,
-) -> Result<Packet, Counter> {
-    let packet = make_room::<LEN>(ctx)?;
-    let gue = LEN > wire::IPV6_LEN;
+fn ipv6(packet: &Packet, backend: &Backend, payload: &Inner, hash: u32) {
     // The flow label tells the flow to routers that do not look further (RFC 6438).
-    let first = 6 << 28 | u32::from(inner.class) << 20 | hash & 0xf_ffff;
-    let payload = ((inner.len + (LEN - wire::IPV6_LEN) as u32) as u16).to_be();
-    let proto = if gue { wire::UDP } else { inner.proto };
+    let first = 6 << 28 | u32::from(payload.class) << 20 | hash & 0xf_ffff;
+    let len = (payload.len as u16).to_be();
+    let next = u16::from_ne_bytes([payload.proto, TTL]);
     packet.set(wire::ETH_TYPE, wire::ETH_P_IPV6);
     packet.set(ETH_LEN, first.to_be());
-    packet.set(ETH_LEN + wire::IPV6_PAYLOAD_LEN, payload);
-    packet.set(ETH_LEN + wire::IPV6_NEXT, u16::from_ne_bytes([proto, TTL]));
+    packet.set(ETH_LEN + wire::IPV6_PAYLOAD_LEN, len);
+    packet.set(ETH_LEN + wire::IPV6_NEXT, next);
     packet.set(ETH_LEN + wire::IPV6_SRC, backend.source[0]);
     packet.set(ETH_LEN + wire::IPV6_SRC + 4, backend.source[1]);
     packet.set(ETH_LEN + wire::IPV6_SRC + 8, backend.source[2]);
     packet.set(ETH_LEN + wire::IPV6_SRC + 12, source_word(backend, hash));
     packet.set_words(ETH_LEN + wire::IPV6_DST, &backend.addr);
-    if gue {
-        with_udp::<{ ETH_LEN + wire::IPV6_LEN }>(&packet, inner, hash);
-    }
-    Ok(packet)
 }
 
-/// Writes the UDP header of GUE. Without a checksum, in IPv6 too: the inner packet has its own (RFC 6935).
+/// Writes the UDP header of GUE at byte `at`, with `len` the length of itself and what is behind it. Without a
+/// checksum, in IPv6 too: the inner packet has its own (RFC 6935).
 #[inline(always)]
-fn with_udp<const AT: usize>(packet: &Packet, inner: &Inner, hash: u32) {
+fn udp(packet: &Packet, at: usize, len: u32, hash: u32) {
     let source = FIRST_PORT | (hash >> 16) as u16 & (PORTS - 1);
-    let len = ((inner.len + wire::UDP_LEN as u32) as u16).to_be();
-    packet.set(AT, join_ports(source.to_be(), setting!(gue_port) as u16));
-    packet.set(AT + wire::UDP_LENGTH, len);
-    packet.set(AT + wire::UDP_CHECK, 0_u16);
+    packet.set(at, join_ports(source.to_be(), setting!(gue_port) as u16));
+    packet.set(at + wire::UDP_LENGTH, (len as u16).to_be());
+    packet.set(at + wire::UDP_CHECK, 0_u16);
 }
