@@ -67,10 +67,15 @@ pub struct Tunnel {
     pub port: u16,
     /// With a UDP checksum.
     pub checksum: bool,
+    /// UDP source port of GUE.
+    pub source_port: u16,
+    /// Flow label of an outer IPv6 header, 20 bits.
+    pub flow_label: u32,
 }
 
 impl Tunnel {
-    /// A tunnel as balancers make it: no ECN mark, the usual port, no UDP checksum.
+    /// A tunnel as balancers make it: no ECN mark, the usual port, no UDP checksum;
+    /// nothing in it depends on the flow.
     pub fn new(source: impl Into<IpAddr>, destination: impl Into<IpAddr>, way: Way) -> Self {
         Self {
             source: source.into(),
@@ -79,6 +84,8 @@ impl Tunnel {
             ecn: IpEcn::ZERO,
             port: GUE_PORT,
             checksum: false,
+            source_port: 50_000,
+            flow_label: 0,
         }
     }
 
@@ -136,7 +143,8 @@ impl Tunnel {
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => Ipv6Header {
                 traffic_class: self.ecn.value(),
-                flow_label: Ipv6FlowLabel::ZERO,
+                flow_label: Ipv6FlowLabel::try_new(self.flow_label)
+                    .unwrap_or_else(|e| panic!("{e}")),
                 payload_length: length(len),
                 next_header: IpNumber(proto),
                 hop_limit: 64,
@@ -151,7 +159,7 @@ impl Tunnel {
 
     fn udp(&self, payload: &[u8]) -> Vec<u8> {
         let mut udp = UdpHeader {
-            source_port: 50_000,
+            source_port: self.source_port,
             destination_port: self.port,
             length: length(UdpHeader::LEN + payload.len()),
             checksum: 0,

@@ -11,6 +11,7 @@ use lb_tests::fixture::{
     ALL, Fixture, Place, Port, Scene, Setup, Side, Step, TCP, event,
     frame::{ACK, FIN, PSH, RST, SYN},
     one_closed, one_open,
+    run::TX,
     scene::{ONE, TWO},
 };
 use lb_user::dataplane::FlowState;
@@ -30,7 +31,7 @@ const ONE_GUE: Setup = Setup {
 };
 const MANY_SOURCES: u32 = 16;
 
-/// The packets of a client from the first to the last, and one that opens a second connection.
+/// The first packets of a client, which establish a flow to the first backend.
 fn life(s: &Scene) -> Vec<Step> {
     let mut steps = vec![
         s.send(s.request(SYN)).to_backend_as_is(0),
@@ -137,7 +138,7 @@ pub const FIXTURES: &[Fixture] = &[
                 s.send(s.request(SYN))
                     .drops(Unresolved)
                     .charged(0, Side::In),
-                event(|rig| rig.find_next_hop(0)),
+                event(|rig| rig.set_next_hop(0, Some(rig.next_hop(0)))),
                 s.send(s.request(SYN)).to_backend_as_is(0),
             ]
         },
@@ -272,7 +273,7 @@ pub const FIXTURES: &[Fixture] = &[
                     .ttl(message.ttl - 1)
                     .macs(s.port(0).mac(), s.backend_mac(0));
                 s.message(&message, Port::Near)
-                    .becoming(lb_tests::fixture::run::TX, out.bytes())
+                    .becoming(TX, out.bytes())
                     .counting(IcmpError)
             }));
             steps

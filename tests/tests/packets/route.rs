@@ -1,9 +1,6 @@
 //! The way out: next hops, the kernel's FIB, and the client's last hop.
 
-use lb_common::{
-    verdict::Counter::{AskedFib, NoNeighbour, NoRoute},
-    vlan::Tags,
-};
+use lb_common::verdict::Counter::{AskedFib, NoNeighbour, NoRoute};
 use lb_tests::fixture::{
     ALL, Fixture, Place, Port, Setup, Side, event,
     frame::{ACK, SYN},
@@ -32,10 +29,8 @@ pub const FIXTURES: &[Fixture] = &[
             steps.extend([
                 event(|rig| {
                     let hop = NextHop {
-                        ifindex: rig.ifindex(Port::Near),
                         destination: NEW_MAC,
-                        source: Port::Near.mac(),
-                        tags: Tags::NONE,
+                        ..rig.next_hop(0)
                     };
                     rig.set_next_hop(0, Some(hop))
                 }),
