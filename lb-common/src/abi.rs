@@ -394,6 +394,8 @@ pub mod backend_flags {
     /// With [`TUNNEL`]: the outer header has UDP in it.
     pub const GUE: u32 = 1 << 11;
 
+    /// The bits that say the mode.
+    pub const MODE: u32 = FULLNAT | DSR | TUNNEL | GUE;
     /// Modes in which replies do not come back through the balancer.
     pub const ONE_WAY: u32 = DSR | TUNNEL;
     /// All that asks for more of a packet to the backend than nat to a known next hop.

@@ -10,6 +10,7 @@ use toml::{
 
 use crate::{
     control::api,
+    dataplane,
     load::Timeouts,
     model::{
         check::{Limits, check},
@@ -61,6 +62,9 @@ pub struct Balancer {
     /// New flow entries that each CPU may make in a second; over it flows are placed without one.
     #[serde(deserialize_with = "range::<100, 10_000_000, _>")]
     pub max_new_flows_per_second: u32,
+    /// UDP port that packets of services in mode gue are sent to.
+    #[serde(deserialize_with = "port")]
+    pub gue_port: u16,
     /// What to log.
     pub log_level: LogLevel,
 }
@@ -77,6 +81,7 @@ impl Default for Balancer {
             candidate_rows: 1 << 20,
             hash_seed: None,
             max_new_flows_per_second: 100_000,
+            gue_port: dataplane::GUE_PORT,
             log_level: LogLevel::default(),
         }
     }
@@ -231,6 +236,11 @@ fn range<'de, const MIN: u32, const MAX: u32, D: Deserializer<'de>>(
         .ok()
         .filter(|value| (MIN..=MAX).contains(value))
         .ok_or_else(|| D::Error::custom(format_args!("{value} is not in the range {MIN} to {MAX}")))
+}
+
+fn port<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u16, D::Error> {
+    let value = range::<1, 65535, _>(deserializer)?;
+    u16::try_from(value).map_err(D::Error::custom)
 }
 
 fn seed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::model::spec::Mode;
 
 #[track_caller]
 fn refused(text: &str) -> Vec<String> {
@@ -21,6 +22,7 @@ max_services = 10
 candidate_rows = 65536
 hash_seed = 42
 max_new_flows_per_second = 5000
+gue_port = 6081
 log_level = "debug"
 
 [timeouts]
@@ -36,6 +38,12 @@ address = "192.0.2.10:80"
   [[service.backend]]
   address = "10.0.0.2:8080"
   weight = 0
+
+[[service]]
+address = "192.0.2.10:443"
+mode = "ipip"
+sources = ["10.255.0.0/24", "2001:db8:f::/112"]
+backends = [{ address = "[2001:db8:1::1]:443" }]
 
 [[service]]
 address = "[2001:db8::10]:53"
@@ -55,8 +63,11 @@ fn every_key() {
     assert_eq!(config.timeouts.established, Duration::from_secs(7200));
     assert_eq!(config.timeouts.udp, Duration::from_secs(60));
     assert_eq!(config.services[0].backends[1].weight, 0);
-    assert_eq!(config.services[1].choices, 4);
-    assert_eq!(config.services[1].backends[0].weight, 65535);
+    assert_eq!(config.balancer.gue_port, 6081);
+    assert_eq!(config.services[1].mode, Mode::Ipip);
+    assert_eq!(config.services[1].sources[1].bits(), 112);
+    assert_eq!(config.services[2].choices, 4);
+    assert_eq!(config.services[2].backends[0].weight, 65535);
     assert_eq!(config.limits().backends, 100);
 }
 
@@ -80,6 +91,17 @@ fn faults_name_line_and_remedy() {
             "7 is not in the range 1024 to 67108864",
         ),
         ("[balancer]\nhash_seed = -1", 2, "hash_seed is a number"),
+        ("[balancer]\ngue_port = 0", 2, "range 1 to 65535"),
+        (
+            "[[service]]\naddress = \"192.0.2.1:80\"\nsources = [\"10.0.0.1/24\"]",
+            3,
+            "write 10.0.0.0/24",
+        ),
+        (
+            "[[service]]\naddress = \"192.0.2.1:80\"\nmode = \"ipip\"\nsources = [\"224.0.0.1\"]",
+            4,
+            "service[0].sources: source 224.0.0.1 is a multicast address",
+        ),
         ("[timeouts]\nudp = 60", 2, "expected a string"),
         ("[timeouts]\nudp = \"60\"", 2, "write it with a unit"),
         ("[timeouts]\nudp = \"1s\"", 2, "range 2s to 7days"),

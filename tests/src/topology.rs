@@ -116,9 +116,7 @@ impl Topology {
     /// the program of [`Decap`](crate::decap::Decap).
     pub fn end_tunnel(&mut self, index: usize) -> Result<()> {
         self.without_xdp(index)?;
-        self.backends[index].netns.ip(&format!(
-            "address add {VIP4}/32 dev lo\naddress add {VIP6}/128 dev lo nodad"
-        ))
+        hold_vips(&self.backends[index].netns)
     }
 
     /// Takes the XDP program off a backend's interface: frames cannot be redirected there any more.
@@ -130,6 +128,13 @@ impl Topology {
     pub fn backend_name(index: usize) -> String {
         format!("b{index}")
     }
+}
+
+/// Gives a host the VIPs as addresses of its own, as direct server return needs.
+pub fn hold_vips(netns: &Netns) -> Result<()> {
+    netns.ip(&format!(
+        "address add {VIP4}/32 dev lo\naddress add {VIP6}/128 dev lo nodad"
+    ))
 }
 
 struct Build {

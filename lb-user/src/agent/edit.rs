@@ -46,6 +46,10 @@ impl Edit {
             Self::AddService(new) => return add_service(spec, new),
             Self::SetService(id, patch) => {
                 let service = service_mut(spec, *id)?;
+                service.mode = patch.mode.unwrap_or(service.mode);
+                if let Some(sources) = &patch.sources {
+                    service.sources.clone_from(sources);
+                }
                 service.draw = patch.draw.unwrap_or(service.draw);
                 service.choices = patch.choices.unwrap_or(service.choices);
                 service.load_view = patch.load_view.unwrap_or(service.load_view);

@@ -66,7 +66,7 @@ impl Datapath for Fake {
                 protocol: Protocol::Tcp,
                 client: ([198, 51, 100, 1], 40000).into(),
                 vip: ([192, 0, 2, 10], 80).into(),
-                backend: ([10, 0, 0, 1], 8080).into(),
+                backend: Some(([10, 0, 0, 1], 8080).into()),
                 state: "established".to_owned(),
                 idle_ms: 10,
             };

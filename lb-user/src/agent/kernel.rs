@@ -1,6 +1,6 @@
 //! The data plane in the kernel, in the terms of the control socket.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, net::SocketAddr};
 
 use nix::net::if_::if_indextoname;
 
@@ -90,13 +90,17 @@ impl Datapath for Dataplane {
 
     fn flow_lister(&self) -> Result<FlowLister, DatapathError> {
         let tables = self.flow_tables()?;
+        let backends = self.backend_addresses();
         Ok(Box::new(move |limit| {
             // One more than asked for tells whether there are more.
             let mut flows = tables.list(limit.saturating_add(1))?;
             let more = flows.len() > limit;
             flows.truncate(limit);
             Ok(Flows {
-                flows: flows.into_iter().filter_map(flow).collect(),
+                flows: flows
+                    .into_iter()
+                    .filter_map(|f| flow(f, &backends))
+                    .collect(),
                 more,
             })
         }))
@@ -168,7 +172,8 @@ fn interface(ifindex: u32) -> String {
 }
 
 /// A flow, if it is of a protocol that there can be flows of.
-fn flow(flow: dataplane::Flow) -> Option<Flow> {
+fn flow(flow: dataplane::Flow, backends: &HashMap<(u32, u32), SocketAddr>) -> Option<Flow> {
+    let of_slot = || backends.get(&(flow.backend_id, flow.generation)).copied();
     let protocol = Protocol::from_number(flow.protocol)?;
     let state = match (protocol, flow.state) {
         (Protocol::Udp, FlowState::Embryonic) => "unanswered",
@@ -181,7 +186,7 @@ fn flow(flow: dataplane::Flow) -> Option<Flow> {
         protocol,
         client: flow.client,
         vip: flow.vip,
-        backend: flow.backend,
+        backend: flow.backend.or_else(of_slot),
         state: state.to_owned(),
         idle_ms: u64::try_from(flow.idle.as_millis()).unwrap_or(u64::MAX),
     })

@@ -16,6 +16,7 @@ use tokio::{
     runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
     task::JoinSet,
+    time::{sleep, timeout},
 };
 use tracing::info;
 use tracing_subscriber::{EnvFilter, util::SubscriberInitExt as _};
@@ -147,11 +148,12 @@ async fn serve(config: &Config, socket: &Socket) -> Result<(), Error> {
         seed,
         max_new_flows: balancer.max_new_flows_per_second,
         source_ports: dataplane::SOURCE_PORTS,
-        gue_port: dataplane::GUE_PORT,
+        gue_port: balancer.gue_port,
         debug: balancer.log_level == LogLevel::Debug,
     })?;
     let agent = Arc::new(Agent::new(config.limits(), seed, dataplane));
     agent.apply(config.spec()).await.map_err(Error::Apply)?;
+    next_hops(&agent).await;
     attach(&agent, balancer).await?;
     let serves = |v4: bool| {
         let mut services = config.services.iter();
@@ -187,6 +189,20 @@ async fn serve(config: &Config, socket: &Socket) -> Result<(), Error> {
 
 fn on(kind: SignalKind) -> Result<Signal, Error> {
     signal(kind).map_err(io_error("handle signals"))
+}
+
+/// Waits until the way to each backend is known, as long as neighbours need to answer, so that the first
+/// packets find it.
+async fn next_hops(agent: &Agent<Dataplane>) {
+    const LONGEST: Duration = Duration::from_secs(1);
+    const PAUSE: Duration = Duration::from_millis(5);
+    let known = async {
+        while agent.lock().await.dataplane.are_ways_open() {
+            sleep(PAUSE).await;
+        }
+    };
+    // Those that are not known by then are of no use to wait for.
+    let _ = timeout(LONGEST, known).await;
 }
 
 async fn attach(agent: &Agent<Dataplane>, balancer: &config::Balancer) -> Result<(), Error> {

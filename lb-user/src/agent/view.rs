@@ -215,6 +215,7 @@ fn view(
         draw: settings.draw,
         choices: settings.choices,
         load_view: settings.load_view,
+        sources: settings.sources.clone(),
         candidate_rows: service.value.map_or(0, |value| value.rows),
         table_version: service.value.map_or(0, |value| value.version),
         in_flight: backends.iter().map(|b| b.load.in_flight).sum(),

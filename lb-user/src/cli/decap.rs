@@ -8,12 +8,10 @@ use super::{Ask, Error, print, print_json_line, table};
 use crate::{
     agent::run::log_to_stderr,
     config::{LogLevel, XdpMode},
-    dataplane::{self, decap},
-    decap::{self as decapsulator, Options, Prefix},
+    dataplane::{self, GUE_PORT, decap},
+    decap::{self as decapsulator, Options},
+    model::prefix::Prefix,
 };
-
-/// UDP port of GUE at IANA.
-const GUE_PORT: u16 = 6080;
 
 /// Take packets out of IP-in-IP and GUE tunnels, on a backend.
 ///

@@ -7,7 +7,8 @@ use crate::{
     control::api::{RemoveQuery, ServicePatch},
     model::{
         addr::ServiceId,
-        spec::{BackendSpec, Draw, LoadView, MAX_CHOICES, ServiceSpec},
+        prefix::Prefix,
+        spec::{BackendSpec, Draw, LoadView, MAX_CHOICES, Mode, ServiceSpec},
     },
 };
 
@@ -39,6 +40,12 @@ pub struct Add {
 
 #[derive(Debug, Args)]
 struct Settings {
+    /// How packets are sent to backends [default: nat]
+    #[arg(long, value_enum)]
+    mode: Option<Mode>,
+    /// Prefix that outer headers (ipip, gue) have their sources from; once for each family
+    #[arg(long = "source", value_name = "PREFIX")]
+    sources: Vec<Prefix>,
     /// What selects a new flow's candidates [default: flow]
     #[arg(long, value_enum)]
     draw: Option<Draw>,
@@ -57,12 +64,15 @@ pub struct List;
 
 /// Change the settings of a service.
 ///
-/// Flows that are open stay where they are.
+/// Flows that are open stay where they are, but for those of a service that changes its mode: they are cut.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  lb service set 192.0.2.10:80 --choices 3")]
 pub struct Set {
     /// VIP, port and protocol.
     service: ServiceId,
+    /// Outer headers have their sources from no prefix any more, but as the route suggests
+    #[arg(long, conflicts_with = "sources")]
+    no_source: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -110,6 +120,8 @@ impl Service {
                 let mut spec = ServiceSpec::new(id);
                 spec.backends = verb.backends.into_iter().map(BackendSpec::new).collect();
                 let settings = verb.settings;
+                spec.mode = settings.mode.unwrap_or(spec.mode);
+                spec.sources = settings.sources;
                 spec.draw = settings.draw.unwrap_or(spec.draw);
                 spec.choices = settings.choices.unwrap_or(spec.choices);
                 spec.load_view = settings.load_view.unwrap_or(spec.load_view);
@@ -124,7 +136,10 @@ impl Service {
             ),
             Self::Set(verb) => {
                 let id = verb.service;
+                let sources = verb.settings.sources;
                 let patch = ServicePatch {
+                    mode: verb.settings.mode,
+                    sources: (verb.no_source || !sources.is_empty()).then_some(sources),
                     draw: verb.settings.draw,
                     choices: verb.settings.choices,
                     load_view: verb.settings.load_view,

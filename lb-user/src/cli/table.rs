@@ -253,7 +253,8 @@ pub fn flows(flows: &Flows) -> String {
             f.protocol.to_string(),
             f.client.to_string(),
             f.vip.to_string(),
-            f.backend.to_string(),
+            f.backend
+                .map_or_else(|| "-".to_owned(), |backend| backend.to_string()),
             f.state.clone(),
             duration_ms(f.idle_ms),
         ]

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{
     addr::{Protocol, ServiceId},
+    prefix::Prefix,
     spec::{Draw, LoadView, Mode, choices, weight},
 };
 
@@ -135,9 +136,15 @@ pub struct FlowsQuery {
 }
 
 /// New settings of a service; what is left out stays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServicePatch {
+    /// How packets are sent to its backends. Another mode cuts the flows that are open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Mode>,
+    /// Prefixes of the sources of outer headers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sources: Option<Vec<Prefix>>,
     /// What selects a new flow's candidates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub draw: Option<Draw>,
@@ -183,6 +190,9 @@ pub struct ServiceView {
     pub choices: u8,
     /// Which loads are compared.
     pub load_view: LoadView,
+    /// Prefixes of the sources of outer headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<Prefix>,
     /// Rows of its candidate table.
     pub candidate_rows: u32,
     /// How many candidate tables it has had.
@@ -410,8 +420,8 @@ pub struct Flow {
     pub client: SocketAddr,
     /// What the client talks to.
     pub vip: SocketAddr,
-    /// Where its packets go.
-    pub backend: SocketAddr,
+    /// Where its packets go; none if the backend is gone.
+    pub backend: Option<SocketAddr>,
     /// How far it is.
     pub state: String,
     /// How long it has had no packet.

@@ -17,7 +17,7 @@ use super::{
     netlink::Netlink,
     object,
 };
-use crate::{decap::Prefix, model::addr::address_words};
+use crate::model::{addr::address_words, prefix::Prefix};
 
 /// The largest MTU with which drivers keep a frame in one buffer; the strictest leave 3,498 bytes of a page
 /// of 4,096 to the packet.

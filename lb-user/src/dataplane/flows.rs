@@ -61,8 +61,8 @@ pub struct Flow {
     pub backend_id: u32,
     /// Generation of the slot when the flow was made.
     pub generation: u32,
-    /// The backend.
-    pub backend: SocketAddr,
+    /// The backend; none: the entry does not have it, as packets are not rewritten.
+    pub backend: Option<SocketAddr>,
     /// How far the flow has come.
     pub state: FlowState,
     /// Time since the client's last packet.
@@ -196,7 +196,8 @@ impl FlowTables {
                     vip: end(&key.dst, key.dst_port()),
                     backend_id: entry.backend,
                     generation: entry.generation,
-                    backend: end(&entry.change.addr, entry.change.port),
+                    backend: (entry.state & state::ONE_WAY == 0)
+                        .then(|| end(&entry.change.addr, entry.change.port)),
                     state: FlowState::of(entry.state),
                     idle: self.clock.since(entry.last_seen, now),
                 });

@@ -15,6 +15,7 @@ pub mod object;
 
 use std::{
     collections::HashMap,
+    net::SocketAddr,
     sync::{Arc, Mutex},
 };
 
@@ -199,6 +200,27 @@ impl Dataplane {
         lock(&self.backends)
             .iter()
             .map(|(slot, way)| (slot.id, *way))
+            .collect()
+    }
+
+    /// Whether the way to some backend is still being looked for.
+    pub fn are_ways_open(&self) -> bool {
+        lock(&self.backends).iter().any(|(_, way)| {
+            matches!(
+                way.hop,
+                Err(Missing::Unknown | Missing::Neighbour { failed: false, .. })
+            )
+        })
+    }
+
+    /// Address and port of each backend, by slot and generation.
+    pub fn backend_addresses(&self) -> HashMap<(u32, u32), SocketAddr> {
+        lock(&self.backends)
+            .iter()
+            .map(|(slot, _)| {
+                let address = SocketAddr::new(backends::ip(&slot.addr), u16::from_be(slot.port));
+                ((slot.id, slot.generation), address)
+            })
             .collect()
     }
 

@@ -4,7 +4,6 @@
 //! refused is refused before anything is loaded, and the program is attached as long as the process lives.
 
 mod notes;
-mod prefix;
 mod report;
 
 use std::{
@@ -22,10 +21,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-pub use self::{
-    prefix::{Prefix, PrefixError},
-    report::{fate_name, json, line},
-};
+pub use self::report::{fate_name, json, line};
 use crate::{
     dataplane::{
         self, XdpMode,

@@ -70,6 +70,10 @@ pub(super) struct TickTimeouts {
     udp: u32,
 }
 
+/// A flow that is over by the client's FIN, with the backend not seen: it may still be sending, and the client
+/// acknowledge that.
+const CLIENT_CLOSED: u32 = state::CLOSED | state::ONE_WAY | state::FIN_CLIENT;
+
 impl TickTimeouts {
     pub fn new(timeouts: &Timeouts, clock: &Clock) -> Self {
         Self {
@@ -85,6 +89,8 @@ impl TickTimeouts {
     pub fn of(&self, proto: u32, bits: u32) -> u32 {
         if proto != u32::from(lb_common::wire::TCP) {
             self.udp
+        } else if bits & CLIENT_CLOSED == CLIENT_CLOSED {
+            self.half_closed
         } else if bits & state::CLOSED != 0 {
             self.closing
         } else if bits & state::FIN_BOTH != 0 {
@@ -128,6 +134,9 @@ mod tests {
         assert_eq!(tcp(state::ESTABLISHED | state::FIN_BACKEND), 60);
         assert_eq!(tcp(state::FIN_BOTH | state::CLOSED), 11);
         assert_eq!(tcp(state::CLOSED), 11);
+        let client_closed = state::ONE_WAY | state::FIN_CLIENT | state::CLOSED;
+        assert_eq!(tcp(state::ESTABLISHED | client_closed), 60);
+        assert_eq!(tcp(state::ONE_WAY | state::CLOSED), 11);
         assert_eq!(TICKS.of(17, state::ESTABLISHED), 61);
         assert_eq!(TICKS.longest(), 3600);
     }

@@ -11,6 +11,7 @@ use lb_common::p2c;
 
 use super::{
     addr::ServiceId,
+    prefix::Prefix,
     spec::{MAX_CHOICES, ServiceSpec, Spec},
 };
 
@@ -163,9 +164,15 @@ impl Check<'_> {
                 "2 balances well; 1 is a random choice",
             );
         }
+        for (index, source) in service.sources.iter().enumerate() {
+            if let Some((message, hint)) = unsuitable(service, index, source) {
+                self.report(place("sources"), message, hint);
+            }
+        }
     }
 
     fn backends(&mut self, at: usize, service: &ServiceSpec) {
+        let mode = service.mode;
         let mut seen = HashMap::new();
         for (index, backend) in service.backends.iter().enumerate() {
             let place = Place {
@@ -176,14 +183,29 @@ impl Check<'_> {
             let address = backend.address;
             if let Some((message, hint)) = unusable(address, "backend") {
                 self.report(place, message, hint);
-            } else if address.is_ipv4() != service.address.is_ipv4() {
+            } else if address.is_ipv4() != service.address.is_ipv4() && !mode.tunnels() {
                 self.report(
                     place,
                     format_args!(
                         "backend {address} and VIP {} are of different families",
                         service.address
                     ),
-                    "mode nat needs IPv4 backends for an IPv4 VIP and IPv6 for IPv6",
+                    format_args!(
+                        "mode {mode} needs IPv4 backends for an IPv4 VIP and IPv6 for IPv6; ipip and gue \
+                         take both"
+                    ),
+                );
+            } else if address.port() != service.address.port() && mode.one_way() {
+                self.report(
+                    place,
+                    format_args!(
+                        "backend {address} has another port than VIP {}",
+                        service.address
+                    ),
+                    format_args!(
+                        "in mode {mode} packets keep the VIP's port; give the backend that port, or use \
+                         mode nat"
+                    ),
                 );
             }
             if let Some(first) = seen.insert(address, index) {
@@ -206,17 +228,53 @@ impl Check<'_> {
                     format_args!("backend {address} is the VIP of service {as_vip}"),
                     "packets would go round in a circle; give the server's own address",
                 );
-            } else if self.own.contains(&address.ip()) {
+            } else if self.own.contains(&address.ip()) && !mode.one_way() {
                 self.report(
                     place,
                     format_args!(
                         "backend {address} has an address of this host, the balancer itself"
                     ),
-                    "packets cannot be forwarded to oneself; give another server's address",
+                    "replies would not come back through the packet program; give another server's \
+                     address, or use mode dsr, ipip or gue with the VIP on this host",
                 );
             }
         }
     }
+}
+
+/// Shortest IPv6 prefix for outer sources: the flow fills one word.
+const SHORTEST_SOURCE6: u8 = 96;
+
+/// Why outer headers cannot have their sources from a prefix, the service's `index`-th: message and hint.
+fn unsuitable(service: &ServiceSpec, index: usize, source: &Prefix) -> Option<(String, String)> {
+    let mode = service.mode;
+    let address = source.address();
+    let v4 = address.is_ipv4();
+    let (message, hint) = if !mode.tunnels() {
+        (
+            format!("mode {mode} has no outer header to write source {source} into"),
+            "leave sources out (`lb service set --no-source`), or use mode ipip or gue",
+        )
+    } else if service.sources[..index]
+        .iter()
+        .any(|other| other.address().is_ipv4() == v4)
+    {
+        let family = if v4 { "IPv4" } else { "IPv6" };
+        (
+            format!("source {source} is the second {family} prefix"),
+            "give one for IPv4 and one for IPv6 backends; a shorter one has more addresses",
+        )
+    } else if !v4 && source.bits() < SHORTEST_SOURCE6 {
+        (
+            format!("source {source} is shorter than {SHORTEST_SOURCE6} bits"),
+            "the flow fills at most 32 bits; give a longer prefix",
+        )
+    } else {
+        // With a port that is one.
+        let (message, hint) = unusable(SocketAddr::new(address, 1), "source")?;
+        return Some((message.replacen(":1 ", " ", 1), hint));
+    };
+    Some((message, hint.to_owned()))
 }
 
 /// Rows that a service's table needs.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::spec::BackendSpec;
+use crate::model::spec::{BackendSpec, Mode};
 
 const LIMITS: Limits = Limits {
     services: 4,
@@ -67,6 +67,74 @@ fn addresses_that_cannot_be() {
         };
         let path = "service[0].backend[0].address";
         one(vec![service(vip, &[address])], path, text);
+    }
+}
+
+fn in_mode(mode: Mode, vip: &str, backends: &[&str]) -> ServiceSpec {
+    ServiceSpec {
+        mode,
+        ..service(vip, backends)
+    }
+}
+
+const ONE_WAY: [Mode; 3] = [Mode::Dsr, Mode::Ipip, Mode::Gue];
+
+#[test]
+fn what_can_be_served_one_way() {
+    for mode in ONE_WAY {
+        // The balancer itself, too.
+        let backends = ["10.0.0.1:80", "10.0.0.254:80"];
+        let found = problems(vec![in_mode(mode, "192.0.2.10:80", &backends)]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+    for mode in [Mode::Ipip, Mode::Gue] {
+        let mixed = ["10.0.0.1:80", "[2001:db8:1::2]:80"];
+        let mut services = ["192.0.2.10:80", "[2001:db8::1]:80"].map(|v| in_mode(mode, v, &mixed));
+        services[0].sources = ["10.255.0.0/24", "2001:db8:f::/96"]
+            .map(|s| s.parse().unwrap())
+            .into();
+        let found = problems(services.into());
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
+
+#[test]
+fn what_a_mode_cannot_do() {
+    let path = "service[0].backend[0].address";
+    for mode in ONE_WAY {
+        let other_port = in_mode(mode, "192.0.2.10:80", &["10.0.0.1:8080"]);
+        one(
+            vec![other_port],
+            path,
+            "has another port than VIP 192.0.2.10:80",
+        );
+    }
+    for mode in [Mode::Nat, Mode::Dsr] {
+        let other_family = in_mode(mode, "192.0.2.10:80", &["[2001:db8:1::2]:80"]);
+        one(vec![other_family], path, "different families");
+        let source = ServiceSpec {
+            sources: vec!["10.255.0.0/24".parse().unwrap()],
+            ..in_mode(mode, "192.0.2.10:80", &[])
+        };
+        one(vec![source], "service[0].sources", "no outer header");
+    }
+}
+
+#[test]
+fn sources_that_cannot_be() {
+    for (sources, text) in [
+        (
+            &["10.0.0.0/24", "10.1.0.0/24"][..],
+            "10.1.0.0/24 is the second IPv4 prefix",
+        ),
+        (&["2001:db8::/64"], "2001:db8::/64 is shorter than 96 bits"),
+        (&["224.0.0.0/8"], "source 224.0.0.0 is a multicast address"),
+        (&["0.0.0.0/0"], "source 0.0.0.0 is the unspecified address"),
+        (&["::1"], "source [::1] is a loopback address"),
+    ] {
+        let mut service = in_mode(Mode::Ipip, "192.0.2.10:80", &[]);
+        service.sources = sources.iter().map(|s| s.parse().unwrap()).collect();
+        one(vec![service], "service[0].sources", text);
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
 };
 
 use lb_common::{
-    abi::{Endpoint, EndpointKey, Row, Service},
+    abi::{Endpoint, EndpointKey, Row, Service, backend_flags},
     p2c,
 };
 
@@ -110,8 +110,8 @@ pub fn plan(
     let mut next = state.clone();
     let wanted: HashMap<ServiceId, &ServiceSpec> =
         spec.services.iter().map(|s| (s.id(), s)).collect();
-    give_slots(&mut next, spec)?;
-    let cleared = dismiss(&mut next, &wanted, fate);
+    let mut cleared = give_slots(&mut next, spec)?;
+    cleared.extend(dismiss(&mut next, &wanted, fate));
     let new_tables = place(&mut next, &wanted, now_ms)?;
     mark_stateless(&mut next);
     let writes = writes(state, &next, &cleared, &new_tables);
@@ -174,28 +174,32 @@ impl Plan {
     }
 }
 
-/// Gives every wanted backend a slot, and takes over what is wanted of it.
-fn give_slots(next: &mut State, spec: &Spec) -> Result<(), Error> {
+/// Gives every wanted backend a slot, and takes over what is wanted of it. Returns the slots to clear, of
+/// backends that have got another: flows in them are cut.
+fn give_slots(next: &mut State, spec: &Spec) -> Result<Vec<u32>, Error> {
+    let mut cleared = Vec::new();
     let removing = next.removals().count();
     for wanted in &spec.services {
         let service = next.services.entry(wanted.id()).or_default();
         for backend in &wanted.backends {
             if let Some(known) = service.backends.get_mut(&backend.address) {
-                known.want(backend);
-                continue;
+                if known.suits(wanted) {
+                    known.want(backend, wanted);
+                    continue;
+                }
+                cleared.push(known.slot.id);
             }
-            let (id, generation) = next.slots.take().ok_or(Error::Slots {
+            let slot = next.slots.take().ok_or(Error::Slots {
                 backend: backend.address,
                 limit: next.limits.backends,
                 removing,
             })?;
-            service.backends.insert(
-                backend.address,
-                BackendState::new(backend, wanted.id(), id, generation),
-            );
+            service
+                .backends
+                .insert(backend.address, BackendState::new(backend, wanted, slot));
         }
     }
-    Ok(())
+    Ok(cleared)
 }
 
 /// Sends off the backends that are not wanted; returns the slots to clear.
@@ -294,10 +298,15 @@ fn lowest_unused(used: &mut BTreeSet<u32>) -> u32 {
     id
 }
 
-/// Marks the backends whose endpoint no other backend uses, in services that are live.
+/// Marks the backends whose endpoint no other backend uses, in services that are live. Replies that go
+/// straight to the client have the VIP as source, so backends of such services use none.
 fn mark_stateless(next: &mut State) {
     let mut users: HashMap<EndpointKey, u32> = HashMap::new();
-    for (service, address, _) in next.backends() {
+    let replies = |backend: &BackendState| backend.slot.manner & backend_flags::ONE_WAY == 0;
+    for (service, address, backend) in next.backends() {
+        if !replies(backend) {
+            continue;
+        }
         *users
             .entry(endpoint_key(address, service.protocol))
             .or_default() += 1;
@@ -306,7 +315,7 @@ fn mark_stateless(next: &mut State) {
         let live = service.value.is_some();
         for (address, backend) in &mut service.backends {
             let key = endpoint_key(*address, id.protocol);
-            backend.slot.stateless = live && users.get(&key) == Some(&1);
+            backend.slot.stateless = live && replies(backend) && users.get(&key) == Some(&1);
         }
     }
 }
@@ -319,7 +328,8 @@ fn writes(old: &State, next: &State, cleared: &[u32], new_tables: &[ServiceId]) 
     let mut gain_flag = Vec::new();
     for (id, address, backend) in next.backends() {
         let slot = backend.slot;
-        let Some(before) = old.backend(id, address) else {
+        let before = old.backend(id, address);
+        let Some(before) = before.filter(|before| before.slot.id == slot.id) else {
             backends.push(MapWrite::Backend(slot));
             continue;
         };

@@ -1,9 +1,10 @@
 use super::*;
 use crate::model::{
+    addr::address_words,
     change::BackendSlot,
     check::Limits,
     regions::REST_MS,
-    spec::{AdminState, BackendSpec, LoadView},
+    spec::{AdminState, BackendSpec, LoadView, Mode},
 };
 use lb_common::abi::{NO_BACKEND, ServiceKey};
 use proptest::prelude::*;
@@ -102,6 +103,16 @@ impl Maps {
                 (service.draw, service.choices, service.view),
                 (wanted.draw.abi(), wanted.choices, wanted.load_view.abi())
             );
+            for backend in &wanted.backends {
+                let slot = state.backend(wanted.id(), backend.address).unwrap().slot;
+                assert_eq!(slot.manner, wanted.mode.manner());
+                let source = wanted.source(backend.address);
+                assert_eq!(slot.source, source.map(|s| address_words(s.address())));
+                assert_eq!(
+                    slot.source_bits,
+                    source.map_or(0, |s| u32::from(s.free_bits()))
+                );
+            }
             let takers: BTreeSet<u32> = wanted
                 .backends
                 .iter()
@@ -130,6 +141,7 @@ impl Maps {
             assert!(self.services.contains_key(&endpoint.service));
             let users = state
                 .backends()
+                .filter(|(_, _, b)| b.slot.manner == 0)
                 .filter(|(id, address, _)| endpoint_key(*address, id.protocol) == *key)
                 .count();
             assert_eq!(users, 1);
@@ -232,6 +244,45 @@ fn settings_alone_keep_the_table() {
         panic!("{writes:?}");
     };
     assert_eq!((value.version, value.choices), (1, 1));
+}
+
+/// What flow entries hold is of the mode in which they were made.
+#[test]
+fn another_mode_gives_other_slots_and_cuts() {
+    let (mut state, mut maps) = (State::new(LIMITS, 7), Maps::default());
+    let nat = service("192.0.2.1:80", &[("10.0.0.1:80", 1), ("10.0.0.2:80", 1)]);
+    step(
+        &mut state,
+        &mut maps,
+        &spec(std::slice::from_ref(&nat)),
+        0,
+        drain,
+    );
+    assert_eq!(maps.endpoints.len(), 2);
+    let before = state.slots();
+    let dsr = ServiceSpec {
+        mode: Mode::Dsr,
+        ..nat.clone()
+    };
+    step(
+        &mut state,
+        &mut maps,
+        &spec(std::slice::from_ref(&dsr)),
+        0,
+        drain,
+    );
+    let after = state.slots();
+    assert_eq!(after.len(), 2);
+    assert!(after.iter().all(|slot| !before.contains(slot)));
+    assert!(maps.endpoints.is_empty());
+    assert_eq!(state.removals().count(), 0);
+
+    // A removed service that comes back in another mode, too.
+    step(&mut state, &mut maps, &spec(&[]), 0, drain);
+    assert_eq!(state.slots(), after);
+    step(&mut state, &mut maps, &spec(&[nat]), REST_MS, drain);
+    assert!(state.slots().iter().all(|slot| !after.contains(slot)));
+    assert_eq!(maps.endpoints.len(), 2);
 }
 
 #[test]
@@ -396,10 +447,17 @@ fn what_is_used_up_is_named() {
 
 fn any_service(vip: u8) -> impl Strategy<Value = ServiceSpec> {
     let backend = (0_u8..6, 0_u16..4, any::<bool>());
-    (prop::collection::vec(backend, 0..7), 1_u8..=4).prop_map(move |(backends, choices)| {
+    let mode = prop::sample::select(vec![Mode::Nat, Mode::Nat, Mode::Dsr, Mode::Ipip]);
+    let settings = (1_u8..=4, mode, any::<bool>());
+    let backends = prop::collection::vec(backend, 0..7);
+    (backends, settings).prop_map(move |(backends, (choices, mode, source))| {
         // Two of the three share an address.
         let mut wanted = service(&format!("192.0.2.{}:{vip}", vip / 2), &[]);
         wanted.choices = choices;
+        wanted.mode = mode;
+        if source && mode.tunnels() {
+            wanted.sources = vec!["10.255.0.0/24".parse().unwrap()];
+        }
         for (host, weight, up) in backends {
             let address = SocketAddr::from(([10, 0, 0, host + 1], 80));
             if wanted.backend(address).is_none() {
@@ -435,7 +493,7 @@ proptest! {
         steps in prop::collection::vec((any_spec(), 0_u64..1500, any::<bool>(), any::<Option<prop::sample::Index>>()), 1..12)
     ) {
         let (mut state, mut maps) = (State::new(LIMITS, 7), Maps::default());
-        let mut generations: HashMap<(u32, u32), (ServiceId, SocketAddr)> = HashMap::new();
+        let mut generations: HashMap<(u32, u32), (ServiceId, SocketAddr, u32)> = HashMap::new();
         let mut now_ms = 0;
         for (wanted, wait_ms, cuts, fails) in steps {
             now_ms += wait_ms;
@@ -447,7 +505,7 @@ proptest! {
                 continue;
             };
             for (service, address, backend) in plan.next.backends() {
-                let owner = (service, address);
+                let owner = (service, address, backend.slot.manner);
                 let slot = (backend.slot.id, backend.slot.generation);
                 prop_assert_eq!(*generations.entry(slot).or_insert(owner), owner);
             }

@@ -7,6 +7,7 @@ pub mod addr;
 pub mod change;
 pub mod check;
 pub mod diff;
+pub mod prefix;
 pub mod regions;
 pub mod slots;
 pub mod spec;

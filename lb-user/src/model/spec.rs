@@ -2,10 +2,13 @@
 
 use std::{fmt, net::SocketAddr};
 
-use lb_common::abi;
+use lb_common::abi::{self, backend_flags};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
-use super::addr::{Protocol, ServiceId, parse_address};
+use super::{
+    addr::{Protocol, ServiceId, parse_address},
+    prefix::Prefix,
+};
 
 /// Most choices a service may compare: the length of a row of candidates.
 pub const MAX_CHOICES: u8 = abi::ROW as u8;
@@ -56,6 +59,11 @@ pub struct ServiceSpec {
     /// Which loads are compared.
     #[serde(default)]
     pub load_view: LoadView,
+    /// Where the source addresses of outer headers are taken from, one prefix for each family of
+    /// backends: the bits behind its length are the flow's, so that a backend's NIC spreads flows over its
+    /// queues. None: the address that the route to the backend suggests.
+    #[serde(default)]
+    pub sources: Vec<Prefix>,
     /// The backends; written `[[service.backend]]` in TOML.
     #[serde(default, alias = "backend")]
     pub backends: Vec<BackendSpec>,
@@ -71,6 +79,7 @@ impl ServiceSpec {
             draw: Draw::default(),
             choices: two(),
             load_view: LoadView::default(),
+            sources: Vec::new(),
             backends: Vec::new(),
         }
     }
@@ -101,13 +110,22 @@ impl ServiceSpec {
             self.draw,
             self.choices,
             self.load_view,
+            &self.sources,
         ) == (
             other.id(),
             other.mode,
             other.draw,
             other.choices,
             other.load_view,
+            &other.sources,
         )
+    }
+
+    /// The prefix for outer headers to backends of the family of an address.
+    pub fn source(&self, like: SocketAddr) -> Option<&Prefix> {
+        self.sources
+            .iter()
+            .find(|prefix| prefix.address().is_ipv4() == like.is_ipv4())
     }
 }
 
@@ -164,6 +182,37 @@ setting! {
         /// balancer.
         #[default]
         Nat = "nat",
+        /// Only the MAC address is rewritten, so backends are on the balancer's LAN and have the VIP;
+        /// replies go straight to the client.
+        Dsr = "dsr",
+        /// The packet is sent in an IP packet (IP in IP) to backends that have the VIP; replies go
+        /// straight to the client.
+        Ipip = "ipip",
+        /// As ipip, in UDP (GUE version 1).
+        Gue = "gue",
+    }
+}
+
+impl Mode {
+    /// The bits in a backend's slot.
+    pub const fn manner(self) -> u32 {
+        match self {
+            Self::Nat => 0,
+            Self::Dsr => backend_flags::DSR,
+            Self::Ipip => backend_flags::TUNNEL,
+            Self::Gue => backend_flags::TUNNEL | backend_flags::GUE,
+        }
+    }
+
+    /// Whether packets get an outer header: backends may be of the other family.
+    pub const fn tunnels(self) -> bool {
+        self.manner() & backend_flags::TUNNEL != 0
+    }
+
+    /// Whether replies go straight to the client. Packets keep their address and port, so backends have
+    /// both.
+    pub const fn one_way(self) -> bool {
+        self.manner() & backend_flags::ONE_WAY != 0
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use lb_common::{
-    abi::{Endpoint, EndpointKey, Service},
+    abi::{Endpoint, EndpointKey, Service, backend_flags},
     p2c::Member,
 };
 
@@ -16,7 +16,7 @@ use super::{
     check::Limits,
     regions::{Region, Regions},
     slots::Slots,
-    spec::{AdminState, BackendSpec},
+    spec::{AdminState, BackendSpec, ServiceSpec},
 };
 
 /// The maps' contents as the agent knows them. Changed only by committing a
@@ -182,25 +182,30 @@ impl ServiceState {
 }
 
 impl BackendState {
-    /// A backend as wanted, in a slot.
-    pub(super) fn new(spec: &BackendSpec, service: ServiceId, id: u32, generation: u32) -> Self {
+    /// A backend as wanted by a service, in a slot.
+    pub(super) fn new(
+        spec: &BackendSpec,
+        service: &ServiceSpec,
+        (id, generation): (u32, u32),
+    ) -> Self {
         let key = endpoint_key(spec.address, service.protocol);
         let mut backend = Self {
             slot: BackendSlot {
                 vip: address_words(service.address.ip()),
                 vip_port: service.address.port().to_be(),
+                manner: service.mode.manner(),
                 ..BackendSlot::new(id, generation, key.addr, key.port)
             },
             weight: 0,
             state: AdminState::Up,
             removal: None,
         };
-        backend.want(spec);
+        backend.want(spec, service);
         backend
     }
 
     /// Takes over what is wanted.
-    pub(super) fn want(&mut self, spec: &BackendSpec) {
+    pub(super) fn want(&mut self, spec: &BackendSpec, service: &ServiceSpec) {
         self.weight = spec.weight;
         self.state = spec.state;
         self.removal = None;
@@ -208,5 +213,14 @@ impl BackendState {
         if spec.weight > 0 {
             self.slot.weight = u32::from(spec.weight);
         }
+        let source = service.source(spec.address);
+        self.slot.source = source.map(|prefix| address_words(prefix.address()));
+        self.slot.source_bits = source.map_or(0, |prefix| u32::from(prefix.free_bits()));
+    }
+
+    /// Whether flows in its slot are sent as the service has it. If not, it needs a slot of its own for
+    /// the new ones: what its flow entries hold is of another mode.
+    pub(super) fn suits(&self, service: &ServiceSpec) -> bool {
+        self.slot.manner & backend_flags::MODE == service.mode.manner()
     }
 }

@@ -8,6 +8,7 @@ mod hairpin;
 mod hops;
 mod icmp;
 mod lifecycle;
+mod one_way;
 mod passed;
 mod traffic;
 
@@ -69,6 +70,12 @@ fn main() {
             "hairpin_backend_that_is_a_client",
             hairpin::backend_as_client,
         ),
+        ("one_way_dsr", one_way::dsr),
+        ("one_way_ipip_of_every_mix", one_way::ipip),
+        ("one_way_gue_to_another_port", one_way::gue),
+        ("one_way_on_the_balancer_itself", one_way::balancer_itself),
+        ("one_way_after_a_change_of_mode", one_way::change_of_mode),
+        ("one_way_refusals", one_way::refusals),
         ("decap_every_tunnel", decap::every_tunnel),
         ("decap_in_generic_mode", decap::generic_mode),
         ("decap_refused_packets", decap::refused_packets),

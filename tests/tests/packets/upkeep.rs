@@ -193,9 +193,9 @@ fn answers_keep_alive() -> Result<()> {
         send(rig, &scene.request(0))?;
         let flows = rig.dataplane.flow_tables()?.list(1)?;
         ensure!(flows.len() == 1, "{flows:?}");
-        let backend = (0..4).find(|&i| scene.backend(i) == flows[0].backend);
+        let backend = (0..4).find(|&i| Some(scene.backend(i)) == flows[0].backend);
         let Some(backend) = backend else {
-            anyhow::bail!("no backend is {}", flows[0].backend);
+            anyhow::bail!("no backend is {:?}", flows[0].backend);
         };
         wait(rig)?;
         send(rig, &scene.reply(backend, 0))?;

@@ -91,7 +91,7 @@ pub fn options() -> Options {
     }
 }
 
-pub fn prefix(text: &str) -> lb_user::decap::Prefix {
+pub fn prefix(text: &str) -> lb_user::model::prefix::Prefix {
     text.parse().unwrap_or_else(|e| panic!("{e}"))
 }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
 /// A prefix whose address has no bits behind its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
@@ -37,6 +39,12 @@ impl Prefix {
     /// The address, network part only.
     pub const fn address(&self) -> IpAddr {
         self.address
+    }
+
+    /// Bits behind the length.
+    pub const fn free_bits(&self) -> u8 {
+        let most = if self.address.is_ipv4() { 32 } else { 128 };
+        most - self.bits
     }
 
     /// The length in bits.
@@ -85,6 +93,19 @@ fn network(address: IpAddr, bits: u8) -> IpAddr {
             let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
             IpAddr::V6((v6.to_bits() & mask).into())
         }
+    }
+}
+
+impl Serialize for Prefix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
     }
 }
 
